@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
+/*
+ * Steadfast's data path: one object, so that all hooks share one set of maps.
+ *
+ *   service_in   tc ingress, service link   clients' segments: log and relay, hold, or serve
+ *   cluster_in   tc ingress, cluster link   relayed segments; the primary's control segments
+ *   node_out     tc egress, both links      fence, bounce of control segments, silence of children
+ *   adopt_in     tc ingress, adoption TUN   forged ACKs become children of the listener
+ *   sock_events  sockops                    a child was born: start swallowing, or open
+ *   swallow      sk_msg                     output the client already has ends here
+ *   server_close cgroup sock_release        a server that dies by a signal fences its node (C4)
+ */
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/pkt_cls.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "kernel.h"
+#include "intf.h"
+#include "maps.h"
+#include "packet.h"
+#include "log.h"
+#include "flow.h"
+#include "ingress.h"
+#include "egress.h"
+#include "adopt.h"
+#include "server.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

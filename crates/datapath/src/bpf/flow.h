@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What a node knows of a flow from the segments that pass through it: the handshake (F2), the
+ * client's position in both streams, its window and clock, and the end of the connection (R4).
+ *
+ * Sequence numbers are compared modulo 2^32 (RFC 9293 §3.4).
+ */
+#pragma once
+
+#define seq_after(a, b) ((__s32)((a) - (b)) > 0)
+
+/* The widest window there can be (RFC 7323 §2.3) bounds how far an honest segment may stray. */
+#define MAX_WINDOW (1u << 30)
+
+static __always_inline __u64 now_ns(void)
+{
+	return bpf_ktime_get_boot_ns();
+}
+
+static __always_inline __u32 now_ms(void)
+{
+	return now_ns() / 1000000;
+}
+
+static __always_inline __u32 bucket_of(const struct flow_key *key)
+{
+	const __u32 *words = (const __u32 *)key->client;
+	__u32 h = words[0] ^ words[1] ^ words[2] ^ words[3] ^ key->client_port;
+
+	h *= 0x9e3779b1;
+	return (h >> 16) % ROLE_BUCKETS;
+}
+
+static __always_inline struct role_entry role_of(const struct flow_key *key)
+{
+	union {
+		__u64 word;
+		struct role_entry entry;
+	} u;
+
+	u.word = *(volatile __u64 *)&ctl.roles[bucket_of(key)];
+	return u.entry;
+}
+
+/* Does this segment lie near what the flow has seen? What fails here is neither logged nor
+ * believed; the primary's TCP would not accept it either. */
+static __always_inline bool plausible(const struct flow *flow, const struct packet *p)
+{
+	__s32 ahead = p->seq - flow->rcv_max;
+
+	return ahead < (__s32)MAX_WINDOW && ahead > -(__s32)MAX_WINDOW;
+}
+
+/* Takes over what a plausible client segment says about acknowledgement, window and clock. */
+static __always_inline void follow_client(struct __sk_buff *skb, const struct packet *p,
+					  struct flow *flow)
+{
+	__u32 end = p->seq + p->payload_length + (p->flags & TCP_FIN ? 1 : 0);
+	__s32 progress = p->ack - flow->una;
+	__u32 tsval, tsecr;
+
+	if (seq_after(end, flow->rcv_max))
+		flow->rcv_max = end;
+	if (!(p->flags & TCP_ACK))
+		return;
+	if (progress >= 0 && progress < (__s32)MAX_WINDOW) {
+		flow->acked += progress;
+		flow->una = p->ack;
+		flow->window = p->window;
+	}
+	if (flow->options & OPT_TSTAMP && parse_timestamps(skb, p, &tsval, &tsecr)) {
+		__u32 delta = tsecr - now_ms();
+
+		if (seq_after(tsval, flow->tsval))
+			flow->tsval = tsval;
+		if (seq_after(delta, flow->ts_delta))
+			flow->ts_delta = delta;
+	}
+}
+
+/* Both ends have sent FIN and the client has acknowledged the server's: nothing to take over. */
+static __always_inline bool is_over(const struct flow *flow)
+{
+	return (flow->flags & FLOW_SERVER_FIN) && (flow->flags & FLOW_CLIENT_FIN) &&
+	       flow->una == flow->server_fin + 1;
+}
+
+/* A client's SYN: remember what it offers. A retransmission changes nothing. */
+static __always_inline void embryo_syn(struct __sk_buff *skb, const struct packet *p,
+				       const struct flow_key *key)
+{
+	struct embryo *known = bpf_map_lookup_elem(&embryos, key);
+	struct embryo fresh = {};
+	struct tcp_options o;
+
+	if (known && known->irs == p->seq)
+		return;
+	parse_options(skb, p, &o);
+	fresh.irs = p->seq;
+	fresh.client_tsval = o.tsval;
+	fresh.client_mss = o.mss;
+	fresh.client_wscale = o.wscale;
+	fresh.client_options = o.present;
+	if ((p->flags & (TCP_ECE | TCP_CWR)) == (TCP_ECE | TCP_CWR))
+		fresh.client_options |= OPT_ECN;
+	bpf_map_update_elem(&embryos, key, &fresh, BPF_ANY);
+}
+
+/* The primary's SYN-ACK on its way to the client: both ISNs and the agreed options are now held
+ * by two nodes (F2). */
+static __always_inline void embryo_syn_ack(struct __sk_buff *skb, const struct packet *p,
+					   const struct flow_key *key)
+{
+	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
+	struct tcp_options o;
+
+	if (!e)
+		return;
+	parse_options(skb, p, &o);
+	e->iss = p->seq;
+	e->server_wscale = o.wscale;
+	e->server_options = o.present & e->client_options;
+	if ((e->client_options & OPT_ECN) && (p->flags & TCP_ECE))
+		e->server_options |= OPT_ECN;
+	e->server_tsval = o.tsval;
+	e->server_ts_ms = now_ms();
+	e->fast_open = p->ack != e->irs + 1;
+	e->answered = 1;
+}
+
+/* A segment without a flow: does it complete a handshake that passed through here? Returns the new
+ * flow, or NULL with *refused telling whether the segment must not go on. */
+static __always_inline struct flow *flow_from_embryo(const struct packet *p,
+						     const struct flow_key *key, __u32 service,
+						     __u32 epoch, bool *refused)
+{
+	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow fresh = {};
+	__u32 sent, answered;
+
+	*refused = false;
+	if (!e || !e->answered || (p->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK)
+		return NULL;
+	/* The handshake's last ACK may be lost: the first data segment does as well. */
+	sent = p->seq - (e->irs + 1);
+	answered = p->ack - (e->iss + 1);
+	if (sent > MAX_WINDOW || answered > MAX_WINDOW)
+		return NULL;
+	if (e->fast_open) {
+		count(COUNT_FAST_OPEN);
+		bpf_map_delete_elem(&embryos, key);
+		return NULL;
+	}
+	fresh.irs = e->irs;
+	fresh.iss = e->iss;
+	fresh.una = e->iss + 1;
+	fresh.rcv_max = e->irs + 1;
+	fresh.window = p->window;
+	fresh.tsval = e->client_tsval;
+	fresh.ts_delta = e->server_tsval - e->server_ts_ms;
+	fresh.epoch = epoch;
+	fresh.service = service;
+	fresh.mss = e->client_mss;
+	fresh.options = e->server_options;
+	fresh.snd_wscale = e->client_wscale;
+	fresh.rcv_wscale = e->server_wscale;
+	fresh.state = FLOW_TRACKED;
+	if (bpf_map_update_elem(&flows, key, &fresh, BPF_ANY)) {
+		count(COUNT_FLOWS_FULL);
+		bpf_map_delete_elem(&embryos, key);
+		return NULL;
+	}
+	if (!log_event(key, RECORD_OPENED, fresh.irs, 0, service, false)) {
+		/* Not stable, so it did not happen: the client will send again. */
+		bpf_map_delete_elem(&flows, key);
+		count(COUNT_DROP_RING_FULL);
+		*refused = true;
+		return NULL;
+	}
+	bpf_map_delete_elem(&embryos, key);
+	return bpf_map_lookup_elem(&flows, key);
+}

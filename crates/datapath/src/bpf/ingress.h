@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Frames that arrive. On a backup, a client's segment is appended to the log and then sent on to
+ * the primary, never the other way round: the primary cannot know a byte that the backup lacks
+ * (C1, invariant 1). On a promoted node the same segment is only logged until its flow has been
+ * adopted, so that no RST can be provoked.
+ */
+#pragma once
+
+static __always_inline bool from_peer(struct __sk_buff *skb, int link)
+{
+	const __u8 *peer = ctl.peer_mac[link];
+	__u8 mac[6], different = 0;
+	int i;
+
+	if (bpf_skb_load_bytes(skb, ETH_ALEN, mac, sizeof(mac)))
+		return false;
+	for (i = 0; i < 6; i++)
+		different |= mac[i] ^ peer[i];
+	return !different;
+}
+
+/* To the peer, over the link the two have agreed on. */
+static __always_inline int send_to_peer(struct __sk_buff *skb, enum counter counter)
+{
+	__u8 macs[12];
+
+	__builtin_memcpy(macs, ctl.relay.dst, 6);
+	__builtin_memcpy(macs + 6, ctl.relay.src, 6);
+	if (!ctl.relay.ifindex || bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0)) {
+		count(COUNT_REDIRECT_FAILED);
+		return TC_ACT_SHOT;
+	}
+	count(counter);
+	return bpf_redirect(ctl.relay.ifindex, 0);
+}
+
+static __always_inline int drop(enum counter why)
+{
+	count(why);
+	return TC_ACT_SHOT;
+}
+
+/* Backup: log what must survive, then relay. */
+static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
+			       const struct flow_key *key, __u32 service, __u32 epoch)
+{
+	bool journal = now_ns() < ctl.journal_until_ns;
+	bool refused;
+	struct flow *flow;
+
+	if (!checksum_good(skb, p))
+		return drop(COUNT_DROP_CHECKSUM);
+	if (p->flags & TCP_SYN) {
+		if (journal && !(p->flags & TCP_ACK))
+			embryo_syn(skb, p, key);
+		return send_to_peer(skb, COUNT_RELAYED);
+	}
+	/* A connection that reuses the addresses of an old one arrives with a handshake of its
+	 * own: it takes the old one's place. */
+	flow = journal ? flow_from_embryo(p, key, service, epoch, &refused) : NULL;
+	if (journal && refused)
+		return TC_ACT_SHOT;
+	if (!flow)
+		flow = bpf_map_lookup_elem(&flows, key);
+	if (!flow || !journal) {
+		count(COUNT_UNTRACKED);
+		return send_to_peer(skb, COUNT_RELAYED);
+	}
+	if (!plausible(flow, p))
+		return drop(COUNT_DROP_WILD);
+	if (flow->state == FLOW_TRACKED) {
+		if (p->payload_length || p->flags & TCP_FIN) {
+			if (!log_segment(skb, p, key, flow->service, false))
+				return drop(COUNT_DROP_RING_FULL);
+		} else if (p->flags & TCP_RST) {
+			if (!log_event(key, RECORD_RESET, p->seq, 0, flow->service, false))
+				return drop(COUNT_DROP_RING_FULL);
+		}
+	} else {
+		count(COUNT_UNTRACKED);
+	}
+	if (!(p->flags & TCP_RST))
+		follow_client(skb, p, flow);
+	if (p->flags & TCP_FIN) {
+		flow->flags |= FLOW_CLIENT_FIN;
+		flow->client_fin = p->seq + p->payload_length;
+	}
+	if (is_over(flow)) {
+		log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
+		bpf_map_delete_elem(&flows, key);
+	}
+	return send_to_peer(skb, COUNT_RELAYED);
+}
+
+/* An adopted child has yet to send what the client already acknowledges (the dead primary's last
+ * segments were still on their way). Its TCP would discard such an acknowledgement and both sides
+ * would wait for ever, so it is told the part it can understand. */
+static __always_inline void clamp_ack(struct __sk_buff *skb, const struct packet *p,
+				      const struct flow *flow)
+{
+	__be32 seen = bpf_htonl(p->ack), told = bpf_htonl(flow->snd_max);
+
+	if (!(p->flags & TCP_ACK) || !seq_after(p->ack, flow->snd_max))
+		return;
+	if (bpf_l4_csum_replace(skb, p->l4_offset + offsetof(struct tcp_header, checksum), seen, told,
+				4))
+		return;
+	bpf_skb_store_bytes(skb, p->l4_offset + offsetof(struct tcp_header, ack), &told, 4, 0);
+	count(COUNT_ACK_CLAMPED);
+}
+
+/* Primary: to the local stack, unless the flow is being taken over. */
+static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
+				 const struct flow_key *key, __u32 service,
+				 struct role_entry role, bool relayed)
+{
+	struct flow *flow;
+	bool refused;
+
+	flow = bpf_map_lookup_elem(&flows, key);
+	if (!flow && !(p->flags & TCP_SYN)) {
+		flow = flow_from_embryo(p, key, service, role.epoch, &refused);
+		if (refused)
+			return TC_ACT_SHOT;
+	}
+	if (!flow) {
+		if (role.duplex && !relayed)
+			return send_to_peer(skb, COUNT_REDIRECTED);
+		return TC_ACT_OK;
+	}
+	if (!plausible(flow, p) && !(p->flags & TCP_SYN))
+		return drop(COUNT_DROP_WILD);
+	switch (flow->state) {
+	case FLOW_TRACKED:
+	case FLOW_ADOPTING:
+		if (!checksum_good(skb, p))
+			return drop(COUNT_DROP_CHECKSUM);
+		if (p->flags & TCP_SYN)
+			return drop(COUNT_HELD);
+		if (p->payload_length || p->flags & TCP_FIN) {
+			if (!log_segment(skb, p, key, flow->service, true))
+				return drop(COUNT_DROP_RING_FULL);
+		} else if (p->flags & TCP_RST) {
+			if (!log_event(key, RECORD_RESET, p->seq, 0, flow->service, true))
+				return drop(COUNT_DROP_RING_FULL);
+		}
+		if (!(p->flags & TCP_RST))
+			follow_client(skb, p, flow);
+		return drop(COUNT_HELD);
+	case FLOW_OPEN:
+		if (role.duplex && !relayed)
+			return send_to_peer(skb, COUNT_REDIRECTED);
+		if (p->flags & TCP_SYN)
+			return TC_ACT_OK;
+		if (!(p->flags & TCP_RST))
+			follow_client(skb, p, flow);
+		if (p->flags & TCP_FIN)
+			flow->flags |= FLOW_CLIENT_FIN;
+		clamp_ack(skb, p, flow);
+		if (is_over(flow) || p->flags & TCP_RST) {
+			log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
+			bpf_map_delete_elem(&flows, key);
+		}
+		return TC_ACT_OK;
+	default:
+		if (role.duplex && !relayed)
+			return send_to_peer(skb, COUNT_REDIRECTED);
+		return TC_ACT_OK;
+	}
+}
+
+static __always_inline int to_service(struct __sk_buff *skb, struct packet *p,
+				      struct service *service, bool relayed)
+{
+	struct flow_key key;
+	struct role_entry role;
+
+	key_inbound(p, &key);
+	role = role_of(&key);
+	switch (role.role) {
+	case ROLE_BACKUP:
+		return tap(skb, p, &key, service->id, role.epoch);
+	case ROLE_PRIMARY:
+		return serve(skb, p, &key, service->id, role, relayed);
+	default:
+		return drop(COUNT_DROP_NO_ROLE);
+	}
+}
+
+/* A control segment of the primary's: note it, then pass it on to the client. */
+static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p, bool relayed)
+{
+	struct flow_key key;
+	struct flow *flow;
+
+	if (!relayed)
+		return drop(COUNT_DROP_STRANGER);
+	key_outbound(p, &key);
+	if (role_of(&key).role != ROLE_BACKUP)
+		return drop(COUNT_DROP_NO_ROLE);
+	if (p->flags & TCP_SYN) {
+		embryo_syn_ack(skb, p, &key);
+	} else {
+		flow = bpf_map_lookup_elem(&flows, &key);
+		if (flow && p->flags & TCP_RST) {
+			log_event(&key, RECORD_CLOSED, 0, 0, flow->service, false);
+			bpf_map_delete_elem(&flows, &key);
+		} else if (flow && p->flags & TCP_FIN) {
+			flow->flags |= FLOW_SERVER_FIN;
+			flow->server_fin = p->seq + p->payload_length;
+		}
+	}
+	count(COUNT_BOUNCED_IN);
+	skb->mark = MARK_PASSED_ON;
+	return bpf_redirect_neigh(service_ifindex, NULL, 0, 0);
+}
+
+/* An ICMP error that quotes one of our flows follows the flow (path MTU discovery must work). */
+static __always_inline int icmp_error(struct __sk_buff *skb, struct packet *p, bool relayed)
+{
+	struct packet quoted = {};
+	struct flow_key key;
+	__u8 type;
+	__be16 ports[2];
+
+	if (bpf_skb_load_bytes(skb, p->l4_offset, &type, 1))
+		return TC_ACT_OK;
+	if (p->protocol == IPPROTO_ICMP ? type != 3 && type != 11 && type != 12 : type < 1 || type > 4)
+		return TC_ACT_OK;
+	/* The quoted header is the service's own segment, cut short: lengths prove nothing. */
+	if (parse_ip(skb, p->l4_offset + 8, &quoted) == PARSED_OTHER ||
+	    quoted.protocol != IPPROTO_TCP)
+		return TC_ACT_OK;
+	if (bpf_skb_load_bytes(skb, quoted.l4_offset, ports, sizeof(ports)))
+		return TC_ACT_OK;
+	quoted.source_port = ports[0];
+	quoted.destination_port = ports[1];
+	if (!service_of(quoted.source, quoted.source_port))
+		return TC_ACT_OK;
+	key_outbound(&quoted, &key);
+	if (role_of(&key).role == ROLE_BACKUP && !relayed)
+		return send_to_peer(skb, COUNT_ICMP_RELAYED);
+	return TC_ACT_OK;
+}
+
+/* Requests for a service address are answered only by the node that holds it. */
+static __always_inline int arp_in(struct __sk_buff *skb)
+{
+	struct arp_header arp;
+	__u8 target[16];
+	__be32 ip;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &arp, sizeof(arp)))
+		return TC_ACT_OK;
+	if (arp.operation != bpf_htons(1))
+		return TC_ACT_OK;
+	__builtin_memcpy(&ip, arp.target, 4);
+	map_ip4(target, ip);
+	if (is_service_address(target) && !ctl.holding)
+		return drop(COUNT_ARP_SILENCED);
+	return TC_ACT_OK;
+}
+
+static __always_inline int inbound(struct __sk_buff *skb, int link)
+{
+	bool relayed = from_peer(skb, link);
+	struct packet p = {};
+	struct service *service;
+	enum parsed parsed;
+
+	if (link == 0 && !relayed)
+		ctl.service_frames++;
+	if (skb->protocol == bpf_htons(ETH_P_ARP))
+		return link == 0 ? arp_in(skb) : TC_ACT_OK;
+	parsed = parse_ip(skb, ETH_HLEN, &p);
+	if (parsed == PARSED_OTHER)
+		return TC_ACT_OK;
+	if (p.fragment && is_service_address(p.destination))
+		return drop(COUNT_DROP_FRAGMENT);
+	if (parsed == PARSED_ICMP)
+		return is_service_address(p.destination) ? icmp_error(skb, &p, relayed) : TC_ACT_OK;
+	if (parsed == PARSED_MALFORMED || !parse_tcp(skb, &p))
+		return is_service_address(p.destination) ? drop(COUNT_DROP_MALFORMED) : TC_ACT_OK;
+	service = service_of(p.destination, p.destination_port);
+	if (service)
+		return to_service(skb, &p, service, relayed);
+	if (service_of(p.source, p.source_port))
+		return pass_on(skb, &p, relayed);
+	return TC_ACT_OK;
+}
+
+SEC("tc")
+int service_in(struct __sk_buff *skb)
+{
+	return inbound(skb, 0);
+}
+
+SEC("tc")
+int cluster_in(struct __sk_buff *skb)
+{
+	return inbound(skb, 1);
+}

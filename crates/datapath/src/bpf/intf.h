@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * What the data path and the daemon share: keys, table entries, log records, counters. The Rust
+ * side is generated from these declarations.
+ */
+#pragma once
+
+/* A flow as seen from the service: addresses in network order, IPv4 as ::ffff:a.b.c.d, ports in
+ * network order. */
+struct flow_key {
+	__u8 client[16];
+	__u8 server[16];
+	__be16 client_port;
+	__be16 server_port;
+};
+
+struct service_key {
+	__u8 address[16];
+	__be16 port;
+	__u16 pad;
+};
+
+struct service {
+	__u32 id; /* index of the service in the configuration */
+};
+
+struct address_key {
+	__u8 address[16];
+};
+
+/* What this node does for a bucket of flows. Roles belong to connections: a flow's bucket is a
+ * hash of its client, so that two nodes may share the flows in any proportion. */
+enum role {
+	ROLE_NONE = 0,	  /* starting or fenced: nothing passes in or out */
+	ROLE_BACKUP = 1,  /* logs the clients' segments and relays them to the primary */
+	ROLE_PRIMARY = 2, /* serves */
+};
+
+#define ROLE_BUCKETS 64
+
+/* Written by the daemon with one 64-bit store, read with one 64-bit load. */
+struct role_entry {
+	__u32 epoch;
+	__u8 role;
+	__u8 duplex; /* primary: a backup is alive, control segments go through it */
+	__u16 pad;
+} __attribute__((aligned(8)));
+
+struct relay_path {
+	__u32 ifindex;
+	__u8 dst[6];
+	__u8 src[6];
+};
+
+/* One page, mapped into the daemon. */
+struct ctl {
+	/* A duplex primary emits only before this instant (CLOCK_BOOTTIME, ns). Invariant 3. */
+	__u64 lease_until_ns;
+	/* A backup logs only while its daemon lives; later it relays without logging: the primary
+	 * has gone simplex by then. CLOCK_BOOTTIME, ns. */
+	__u64 journal_until_ns;
+	/* Frames on the service link that did not come from the peer. */
+	__u64 service_frames;
+	struct role_entry roles[ROLE_BUCKETS];
+	struct relay_path relay;
+	__u8 peer_mac[2][6]; /* the peer's MAC on the service link and on the cluster link */
+	__u8 holding;	     /* this node answers for the service addresses */
+	/* Set by the data path in the instant a server crashes (C4), cleared by the daemon with
+	 * the next role: while set nothing leaves from a service address. */
+	__u8 crash_fenced;
+};
+
+enum flow_state {
+	FLOW_TRACKED = 0,  /* backup: logged and relayed. After promotion: logged only, until adopted */
+	FLOW_SIMPLEX = 1,  /* not protected: passes unlogged */
+	FLOW_ADOPTING = 2, /* a child of the listener exists or is about to: segments are logged only */
+	FLOW_OPEN = 3,	   /* adopted: the client talks to the local socket */
+};
+
+#define OPT_WSCALE 0x01
+#define OPT_SACK 0x02
+#define OPT_TSTAMP 0x04
+#define OPT_ECN 0x08
+
+#define FLOW_SERVER_FIN 0x01 /* the server's FIN passed; server_fin is its sequence number */
+#define FLOW_CLIENT_FIN 0x02 /* the client's FIN was logged; client_fin is its sequence number */
+#define FLOW_BORN 0x04	     /* the listener has accepted the adopted child */
+#define FLOW_DIVERGED 0x08   /* the server ended the stream before the client's position */
+
+struct flow {
+	/* Outstream bytes the client has acknowledged, FIN included: una - (iss + 1), unwrapped. */
+	__u64 acked;
+	/* Adopted: outstream bytes the server must still repeat before the first new one. */
+	__u64 swallow;
+	__u32 irs;
+	__u32 iss;
+	__u32 una;	/* highest acknowledgement seen from the client; never steps back */
+	__u32 rcv_max;	/* end of the highest client segment seen */
+	__u32 window;	/* the client's latest window, unscaled */
+	__u32 tsval;	/* the client's latest TSval */
+	__u32 ts_delta; /* largest (client's TSecr - our clock in ms): the server's TSval clock */
+	__u32 client_fin;
+	__u32 server_fin;
+	__u32 epoch;	  /* the epoch in which the flow became duplex */
+	__u32 birth_seq;  /* adopting: first sequence number the child expects */
+	__u32 birth_ack;  /* adopting: first sequence number the child sends */
+	__u32 replay_end; /* adopting: the child's acknowledgement that opens the flow */
+	__u32 child_ack;  /* adopting: the child's latest acknowledgement */
+	__u32 child_edge; /* adopting: right edge of the child's window */
+	__u32 snd_max;	  /* adopted: end of the highest segment the child has sent */
+	__u32 service;
+	__u16 mss;	 /* the client's */
+	__u8 snd_wscale; /* the client's window scale: shifts windows we receive */
+	__u8 rcv_wscale; /* the server's: shifts windows it sends */
+	__u8 options;
+	__u8 state;
+	__u8 flags;
+	__u8 pad[1];
+};
+
+/* A connection whose handshake is under way: SYN seen, perhaps SYN-ACK. Kept apart from the flows
+ * and evicted oldest first, so that a SYN flood can never cost an established flow. */
+struct embryo {
+	__u32 irs;
+	__u32 iss;
+	__u32 client_tsval;
+	__u32 server_tsval;
+	__u32 server_ts_ms; /* our clock when server_tsval passed */
+	__u16 client_mss;
+	__u8 client_wscale;
+	__u8 client_options; /* OPT_* offered */
+	__u8 server_wscale;
+	__u8 server_options; /* OPT_* agreed */
+	__u8 answered;	     /* the SYN-ACK passed through this node */
+	__u8 fast_open;	     /* data travelled with the SYN */
+};
+
+/* Log records, oldest first. Payload follows the header. */
+enum record_kind {
+	RECORD_OPENED = 1,  /* handshake complete: seq = IRS */
+	RECORD_SEGMENT = 2, /* client data and/or FIN: seq = first byte */
+	RECORD_RESET = 3,   /* the client sent RST with this seq */
+	RECORD_CLOSED = 4,  /* both sides ended the connection, or the server reset it */
+	RECORD_BORN = 5,    /* the adopted child reached the accept queue */
+	RECORD_CHILD = 6,   /* the adopting child acknowledged: seq = ack, len = window edge */
+	RECORD_CRASH = 7,   /* a server died by a signal: this node fenced itself; seq = signal */
+	RECORD_DIVERGED = 8 /* an adopted server ended its stream too early */
+};
+
+#define RECORD_FIN 0x01
+
+struct record {
+	struct flow_key key;
+	__u32 seq;
+	__u32 len; /* payload bytes that follow */
+	__u32 service;
+	__u8 kind;
+	__u8 flags;
+	__u16 pad;
+};
+
+/* Why a frame did not take its ordinary way, and what passed. */
+enum counter {
+	COUNT_RELAYED,		/* client segments sent on to the primary */
+	COUNT_LOGGED,		/* segments appended to the log ring */
+	COUNT_LOGGED_BYTES,	/* their payload */
+	COUNT_BOUNCED_OUT,	/* control segments sent to the backup */
+	COUNT_BOUNCED_IN,	/* the peer's control segments passed on to clients */
+	COUNT_REDIRECTED,	/* client segments that missed the backup and were sent there */
+	COUNT_HELD,		/* segments logged only, while their flow is taken over */
+	COUNT_CHILD_SILENCED,	/* segments of a child that is not open yet */
+	COUNT_ACK_CLAMPED,	/* acknowledgements beyond what an adopted child has sent */
+	COUNT_SWALLOWED_BYTES,	/* repeated output the client already had */
+	COUNT_ICMP_RELAYED,	/* ICMP errors that followed their flow */
+	COUNT_UNTRACKED,	/* relayed unlogged: flow unknown or simplex */
+	COUNT_DROP_NO_ROLE,	/* segment for a service while this node has no role */
+	COUNT_DROP_RING_FULL,	/* log ring full: the client will send again */
+	COUNT_DROP_CHECKSUM,	/* bad TCP checksum */
+	COUNT_DROP_MALFORMED,	/* lengths or offsets that contradict each other */
+	COUNT_DROP_FRAGMENT,	/* IP fragment for a service address */
+	COUNT_DROP_WILD,	/* sequence number far from the flow's */
+	COUNT_DROP_NOT_PRIMARY, /* local output for a service this node is not primary of */
+	COUNT_DROP_FENCED,	/* output after the lease had run out */
+	COUNT_DROP_CRASHED,	/* output of a crashed server (C4) */
+	COUNT_DROP_STRANGER,	/* service output that came in from somebody else than the peer */
+	COUNT_DROP_ADOPT,	/* forged segment without a flow, listener or memory */
+	COUNT_FLOWS_FULL,	/* flow table full: the new flow is simplex */
+	COUNT_FAST_OPEN,	/* data in the SYN: the new flow is simplex */
+	COUNT_ARP_SILENCED,	/* requests for a service address this node does not hold */
+	COUNT_ARP_REWRITTEN,	/* own requests that would have claimed a service address */
+	COUNT_REDIRECT_FAILED,
+	COUNTERS
+};

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Appending to the log ring. The daemon drains it on a timer, not per record: a segment is safe as
+ * soon as it is in the ring (that memory is this node's), so waking somebody up for it would only
+ * cost the client latency. It is woken when the ring fills up, or when it waits for an event.
+ */
+#pragma once
+
+static __always_inline __u64 wake_policy(bool urgent)
+{
+	if (urgent)
+		return BPF_RB_FORCE_WAKEUP;
+	if (bpf_ringbuf_query(&log_ring, BPF_RB_AVAIL_DATA) >
+	    bpf_ringbuf_query(&log_ring, BPF_RB_RING_SIZE) / 8)
+		return BPF_RB_FORCE_WAKEUP;
+	return BPF_RB_NO_WAKEUP;
+}
+
+/* A record without payload. False: the ring is full. */
+static __always_inline bool log_event(const struct flow_key *key, __u8 kind, __u32 seq, __u32 len,
+				      __u32 service, bool urgent)
+{
+	struct record *r = bpf_ringbuf_reserve(&log_ring, sizeof(*r), 0);
+
+	if (!r)
+		return false;
+	r->key = *key;
+	r->kind = kind;
+	r->seq = seq;
+	/* Only a segment has bytes behind it; other kinds give the field a meaning of their own. */
+	r->len = len;
+	r->service = service;
+	r->flags = 0;
+	r->pad = 0;
+	bpf_ringbuf_submit(r, wake_policy(urgent));
+	return true;
+}
+
+/* A client segment with its payload. False: not logged, so it must not go on either. */
+static __always_inline bool log_segment(struct __sk_buff *skb, const struct packet *p,
+					const struct flow_key *key, __u32 service, bool urgent)
+{
+	struct record header = {
+		.key = *key,
+		.kind = RECORD_SEGMENT,
+		.seq = p->seq,
+		.len = p->payload_length,
+		.service = service,
+		.flags = p->flags & TCP_FIN ? RECORD_FIN : 0,
+	};
+	struct bpf_dynptr out, in;
+
+	if (bpf_ringbuf_reserve_dynptr(&log_ring, sizeof(header) + p->payload_length, 0, &out)) {
+		bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
+		return false;
+	}
+	if (bpf_dynptr_write(&out, 0, &header, sizeof(header), 0))
+		goto discard;
+	if (p->payload_length) {
+		if (bpf_dynptr_from_skb(skb, 0, &in))
+			goto discard;
+		if (bpf_dynptr_copy(&out, sizeof(header), &in, p->payload_offset, p->payload_length))
+			goto discard;
+	}
+	bpf_ringbuf_submit_dynptr(&out, wake_policy(urgent));
+	count(COUNT_LOGGED);
+	count_by(COUNT_LOGGED_BYTES, p->payload_length);
+	return true;
+discard:
+	bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
+	return false;
+}

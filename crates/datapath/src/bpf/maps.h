@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+#pragma once
+
+/* Fixed at load time. */
+const volatile __u32 service_ifindex;
+const volatile __u32 cluster_ifindex;
+const volatile __u64 netns_cookie;	/* sockets of other namespaces are not ours */
+const volatile __be32 own_address4;	/* our address on the service link: what ARP may claim */
+const volatile __u32 tsval_slack_ms = 1000; /* see birth_attributes() */
+
+/* What must not be told apart from our own frames on the way out: a control segment that the
+ * backup passes on has the service's source address, yet it is not this node's output. */
+#define MARK_PASSED_ON 0x5f7d0001
+
+struct ctl ctl SEC(".data.ctl");
+
+/* service address and port -> service. Written once by the daemon, read by every hook. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct service_key);
+	__type(value, struct service);
+} services SEC(".maps");
+
+/* service address -> 1. For what carries no port: ARP, fragments. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct address_key);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
+/* Established flows. Created by the data path when a handshake completes, updated by it with
+ * every segment; the daemon moves them through adoption and removes what is over. Never evicted:
+ * when the table is full, new flows are simplex. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* Handshakes under way; the oldest gives way. Data path only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key);
+	__type(value, struct embryo);
+} embryos SEC(".maps");
+
+/* The log on its way to the daemon's journal: struct record, then payload. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 << 20);
+} log_ring SEC(".maps");
+
+/* Adopted sockets whose first output is to be swallowed. Filled by sock_events. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, __u64);
+} swallowing SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+static __always_inline void count_by(enum counter which, __u64 n)
+{
+	__u32 key = which;
+	__u64 *value = bpf_map_lookup_elem(&counters, &key);
+
+	if (value)
+		*value += n;
+}
+
+static __always_inline void count(enum counter which)
+{
+	count_by(which, 1);
+}
