@@ -40,6 +40,20 @@ static __always_inline int child_out(const struct packet *p, const struct flow_k
 	return take(COUNT_CHILD_SILENCED);
 }
 
+/* Is this provably not the stream the client knows (invariant 6)? The server ends it before the
+ * byte the client has, or elsewhere than the dead primary's FIN did. */
+static __always_inline bool diverges(const struct packet *p, const struct flow *flow, __u32 end)
+{
+	if (p->flags & TCP_RST)
+		return false;
+	if (p->flags & TCP_FIN && flow->swallow)
+		return true;
+	if (!(flow->flags & FLOW_SERVER_FIN))
+		return false;
+	return seq_after(end, flow->server_fin + 1) ||
+	       (p->flags & TCP_FIN && end != flow->server_fin + 1);
+}
+
 static __always_inline int from_service(struct __sk_buff *skb, const struct packet *p)
 {
 	struct flow_key key;
@@ -63,9 +77,7 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 			return TC_ACT_STOLEN;
 		if (flow->state == FLOW_OPEN) {
 			end = p->seq + p->payload_length + (p->flags & TCP_FIN ? 1 : 0);
-			if (p->flags & TCP_FIN && flow->swallow) {
-				/* The server ended its stream before the byte the client has:
-				 * this is not the stream the client knows (invariant 6). */
+			if (diverges(p, flow, end)) {
 				if (!(flow->flags & FLOW_DIVERGED))
 					log_event(&key, RECORD_DIVERGED, p->seq, 0,
 						  flow->service, true);

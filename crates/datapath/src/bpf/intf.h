@@ -191,3 +191,12 @@ enum counter {
 	COUNT_REDIRECT_FAILED,
 	COUNTERS
 };
+
+/* Names every type above that no map or global uses, so that the Rust side is generated too. */
+struct generated {
+	struct record record;
+	enum role role;
+	enum flow_state state;
+	enum record_kind kind;
+	enum counter counter;
+};

@@ -14,6 +14,8 @@ const volatile __u32 tsval_slack_ms = 1000; /* see birth_attributes() */
 
 struct ctl ctl SEC(".data.ctl");
 
+const struct generated generated SEC(".rodata.generated") = {};
+
 /* service address and port -> service. Written once by the daemon, read by every hook. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

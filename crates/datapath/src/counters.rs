@@ -1,0 +1,85 @@
+//! What passed and what did not, by reason.
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::skel::types::counter;
+
+macro_rules! counters {
+    ($($raw:ident => $variant:ident $name:literal),* $(,)?) => {
+        /// Reasons, in the order of the C side's `enum counter`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Counter { $($variant),* }
+
+        impl Counter {
+            pub const ALL: &[Counter] = &[$(Counter::$variant),*];
+
+            /// The name under which `status` shows it.
+            pub fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name),* }
+            }
+
+            fn index(self) -> u32 {
+                match self { $(Counter::$variant => counter::$raw.0),* }
+            }
+        }
+    };
+}
+
+counters! {
+    COUNT_RELAYED => Relayed "relayed",
+    COUNT_LOGGED => Logged "logged",
+    COUNT_LOGGED_BYTES => LoggedBytes "logged_bytes",
+    COUNT_BOUNCED_OUT => BouncedOut "bounced_out",
+    COUNT_BOUNCED_IN => BouncedIn "bounced_in",
+    COUNT_REDIRECTED => Redirected "redirected",
+    COUNT_HELD => Held "held",
+    COUNT_CHILD_SILENCED => ChildSilenced "child_silenced",
+    COUNT_ACK_CLAMPED => AckClamped "ack_clamped",
+    COUNT_SWALLOWED_BYTES => SwallowedBytes "swallowed_bytes",
+    COUNT_ICMP_RELAYED => IcmpRelayed "icmp_relayed",
+    COUNT_UNTRACKED => Untracked "untracked",
+    COUNT_DROP_NO_ROLE => DropNoRole "drop_no_role",
+    COUNT_DROP_RING_FULL => DropRingFull "drop_ring_full",
+    COUNT_DROP_CHECKSUM => DropChecksum "drop_checksum",
+    COUNT_DROP_MALFORMED => DropMalformed "drop_malformed",
+    COUNT_DROP_FRAGMENT => DropFragment "drop_fragment",
+    COUNT_DROP_WILD => DropWild "drop_wild",
+    COUNT_DROP_NOT_PRIMARY => DropNotPrimary "drop_not_primary",
+    COUNT_DROP_FENCED => DropFenced "drop_fenced",
+    COUNT_DROP_CRASHED => DropCrashed "drop_crashed",
+    COUNT_DROP_STRANGER => DropStranger "drop_stranger",
+    COUNT_DROP_ADOPT => DropAdopt "drop_adopt",
+    COUNT_FLOWS_FULL => FlowsFull "flows_full",
+    COUNT_FAST_OPEN => FastOpen "fast_open",
+    COUNT_ARP_SILENCED => ArpSilenced "arp_silenced",
+    COUNT_ARP_REWRITTEN => ArpRewritten "arp_rewritten",
+    COUNT_REDIRECT_FAILED => RedirectFailed "redirect_failed",
+}
+
+/// A reader of the counters.
+#[derive(Debug)]
+pub struct Counters {
+    map: MapHandle,
+}
+
+impl Counters {
+    pub(crate) fn new(map: MapHandle) -> Self {
+        assert_eq!(Counter::ALL.len(), counter::COUNTERS.0 as usize, "every reason has a name");
+        Self { map }
+    }
+
+    /// Sum over all processors since the data path was loaded.
+    pub fn get(&self, which: Counter) -> u64 {
+        let per_cpu = self.map.lookup_percpu(&which.index().to_ne_bytes(), MapFlags::ANY);
+        let values = per_cpu.ok().flatten().unwrap_or_default();
+        values
+            .iter()
+            .filter_map(|value| value.get(..8))
+            .map(|value| u64::from_ne_bytes(value.try_into().expect("eight bytes")))
+            .sum()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Counter::ALL.iter().map(|&which| (which.name(), self.get(which)))
+    }
+}

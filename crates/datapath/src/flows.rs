@@ -1,0 +1,321 @@
+//! The table of established flows.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::skel::types;
+
+/// A flow as seen from the service. Addresses are kept as the kernel side keeps them: 16 bytes,
+/// IPv4 mapped, ports in network order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    client: [u8; 16],
+    server: [u8; 16],
+    client_port: [u8; 2],
+    server_port: [u8; 2],
+}
+
+impl FlowKey {
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        Self {
+            client: mapped(client.ip()),
+            server: mapped(server.ip()),
+            client_port: client.port().to_be_bytes(),
+            server_port: server.port().to_be_bytes(),
+        }
+    }
+
+    pub fn client(&self) -> SocketAddr {
+        SocketAddr::new(unmapped(self.client), u16::from_be_bytes(self.client_port))
+    }
+
+    pub fn server(&self) -> SocketAddr {
+        SocketAddr::new(unmapped(self.server), u16::from_be_bytes(self.server_port))
+    }
+
+    pub(crate) fn from_raw(raw: &types::flow_key) -> Self {
+        Self {
+            client: raw.client,
+            server: raw.server,
+            client_port: raw.client_port.to_ne_bytes(),
+            server_port: raw.server_port.to_ne_bytes(),
+        }
+    }
+
+    fn to_raw(self) -> types::flow_key {
+        types::flow_key {
+            client: self.client,
+            server: self.server,
+            client_port: u16::from_ne_bytes(self.client_port),
+            server_port: u16::from_ne_bytes(self.server_port),
+        }
+    }
+}
+
+impl fmt::Display for FlowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {}", self.client(), self.server())
+    }
+}
+
+impl fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn unmapped(octets: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(octets).to_canonical()
+}
+
+/// The C side's `enum flow_state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowState {
+    /// Logged and relayed; on a promoted node: logged only, until adopted.
+    Tracked,
+    /// Not protected.
+    Simplex,
+    /// A child of the listener exists or is about to; segments are logged only.
+    Adopting,
+    /// Adopted: the client talks to the local socket.
+    Open,
+}
+
+/// TCP options the two ends agreed on in the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowOptions {
+    pub window_scale: bool,
+    pub sack: bool,
+    pub timestamps: bool,
+    pub ecn: bool,
+}
+
+/// One flow's entry. Sequence numbers are modulo 2^32 (RFC 9293 §3.4).
+#[derive(Clone, Copy)]
+pub struct Flow {
+    raw: types::flow,
+}
+
+/// Where an adopted child begins in both streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Birth {
+    /// First sequence number the child expects: the start of the instream.
+    pub seq: u32,
+    /// First sequence number the child sends: the client's position in the outstream.
+    pub ack: u32,
+    /// Outstream bytes before that position, which the server will repeat.
+    pub swallow: u64,
+}
+
+impl Flow {
+    /// The client's initial sequence number.
+    pub fn irs(&self) -> u32 {
+        self.raw.irs
+    }
+
+    /// The server's initial sequence number.
+    pub fn iss(&self) -> u32 {
+        self.raw.iss
+    }
+
+    /// The client's highest acknowledgement: the next outstream byte it expects.
+    pub fn una(&self) -> u32 {
+        self.raw.una
+    }
+
+    /// The client's latest window, as it stands in its segments.
+    pub fn window(&self) -> u16 {
+        self.raw.window as u16
+    }
+
+    pub fn service(&self) -> u32 {
+        self.raw.service
+    }
+
+    pub fn state(&self) -> FlowState {
+        match self.raw.state.into() {
+            types::flow_state::FLOW_TRACKED => FlowState::Tracked,
+            types::flow_state::FLOW_ADOPTING => FlowState::Adopting,
+            types::flow_state::FLOW_OPEN => FlowState::Open,
+            _ => FlowState::Simplex,
+        }
+    }
+
+    pub fn options(&self) -> FlowOptions {
+        let has = |bit| self.raw.options & bit != 0;
+        FlowOptions {
+            window_scale: has(OPT_WSCALE),
+            sack: has(OPT_SACK),
+            timestamps: has(OPT_TSTAMP),
+            ecn: has(OPT_ECN),
+        }
+    }
+
+    /// TSval and TSecr for a segment forged in the client's name, if the flow uses timestamps.
+    /// `now_ms` is CLOCK_BOOTTIME in ms, as the data path reads it.
+    pub fn timestamps(&self, now_ms: u32) -> Option<(u32, u32)> {
+        self.options()
+            .timestamps
+            .then(|| (self.raw.tsval, now_ms.wrapping_add(self.raw.ts_delta)))
+    }
+
+    /// Has the adopted child reached the accept queue?
+    pub fn is_born(&self) -> bool {
+        self.raw.flags & FLOW_BORN != 0
+    }
+
+    /// Outstream bytes the adopted server has yet to repeat.
+    pub fn swallow_left(&self) -> u64 {
+        self.raw.swallow
+    }
+
+    /// Turns a tracked flow into one that is being adopted, with its instream logged up to
+    /// `replay_end` (FIN included).
+    pub fn adopt(&mut self, replay_end: u32) -> Birth {
+        let start = self.raw.irs.wrapping_add(1);
+        let first_out = self.raw.iss.wrapping_add(1);
+        let mut ack = self.raw.una;
+        let mut swallow = self.raw.acked;
+        // The client has acknowledged the server's FIN. The adopted server will send its own,
+        // so the child is born in front of it.
+        let fin = self.raw.flags & FLOW_SERVER_FIN != 0;
+        if fin && ack == self.raw.server_fin.wrapping_add(1) {
+            ack = self.raw.server_fin;
+            swallow -= 1;
+        }
+        assert_eq!(
+            first_out.wrapping_add(swallow as u32),
+            ack,
+            "bytes counted and sequence numbers seen are one position"
+        );
+        self.raw.state = types::flow_state::FLOW_ADOPTING.0 as u8;
+        self.raw.birth_seq = start;
+        self.raw.birth_ack = ack;
+        self.raw.child_ack = start;
+        self.raw.child_edge = start;
+        self.raw.snd_max = ack;
+        self.raw.replay_end = replay_end;
+        self.raw.swallow = swallow;
+        Birth { seq: start, ack, swallow }
+    }
+
+    /// Outstream bytes the client has acknowledged.
+    pub fn acked(&self) -> u64 {
+        self.raw.acked
+    }
+}
+
+impl fmt::Debug for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.raw, f)
+    }
+}
+
+impl From<u8> for types::flow_state {
+    fn from(raw: u8) -> Self {
+        Self(raw.into())
+    }
+}
+
+const OPT_WSCALE: u8 = 0x01;
+const OPT_SACK: u8 = 0x02;
+const OPT_TSTAMP: u8 = 0x04;
+const OPT_ECN: u8 = 0x08;
+const FLOW_SERVER_FIN: u8 = 0x01;
+const FLOW_BORN: u8 = 0x04;
+
+/// The kernel's table of flows. All failures of single entries mean that the entry is gone, which
+/// the data path may do at any time; they are told by the return value.
+#[derive(Debug)]
+pub struct FlowTable {
+    flows: MapHandle,
+    swallowing: MapHandle,
+}
+
+impl FlowTable {
+    pub(crate) fn new(flows: MapHandle, swallowing: MapHandle) -> Self {
+        Self { flows, swallowing }
+    }
+
+    pub fn get(&self, key: &FlowKey) -> Option<Flow> {
+        let raw = key.to_raw();
+        let value = self.flows.lookup(bytes_of(&raw), MapFlags::ANY).ok().flatten()?;
+        Some(Flow { raw: from_bytes(&value)? })
+    }
+
+    /// Replaces an entry that exists.
+    pub fn put(&self, key: &FlowKey, flow: &Flow) -> bool {
+        let raw = key.to_raw();
+        self.flows.update(bytes_of(&raw), bytes_of(&flow.raw), MapFlags::EXIST).is_ok()
+    }
+
+    pub fn remove(&self, key: &FlowKey) -> bool {
+        let raw = key.to_raw();
+        self.flows.delete(bytes_of(&raw)).is_ok()
+    }
+
+    /// Marks a flow as no longer protected: it passes unlogged from here on.
+    pub fn make_simplex(&self, key: &FlowKey) -> bool {
+        let Some(mut flow) = self.get(key) else { return false };
+        flow.raw.state = types::flow_state::FLOW_SIMPLEX.0 as u8;
+        self.put(key, &flow)
+    }
+
+    /// Takes an adopted socket whose output has been swallowed out of the socket map: its writes
+    /// go straight to TCP again.
+    pub fn stop_swallowing(&self, key: &FlowKey) -> bool {
+        let raw = key.to_raw();
+        self.swallowing.delete(bytes_of(&raw)).is_ok()
+    }
+
+    /// A snapshot of every flow. Entries that come or go meanwhile may be missed.
+    pub fn snapshot(&self) -> Vec<(FlowKey, Flow)> {
+        let batch = match self.flows.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY) {
+            Ok(batch) => batch,
+            Err(_) => return Vec::new(),
+        };
+        batch
+            .filter_map(|(key, value)| {
+                Some((FlowKey::from_raw(&from_bytes(&key)?), Flow { raw: from_bytes(&value)? }))
+            })
+            .collect()
+    }
+
+    /// Forgets every flow.
+    pub fn clear(&self) {
+        for (key, _) in self.snapshot() {
+            self.remove(&key);
+        }
+    }
+}
+
+/// Plain data shared with the data path: `repr(C)`, no padding that matters, any bit pattern valid.
+pub(crate) trait Plain: Copy {}
+impl Plain for types::flow_key {}
+impl Plain for types::flow {}
+impl Plain for types::service_key {}
+impl Plain for types::service {}
+
+pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: `Plain` types are generated from C structs whose padding is spelled out as fields,
+    // so every byte is initialised; the slice borrows the value.
+    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}
+
+fn from_bytes<T: Plain>(bytes: &[u8]) -> Option<T> {
+    if bytes.len() != size_of::<T>() {
+        return None;
+    }
+    // SAFETY: the length has just been checked, any bit pattern is a valid `T`, and the read does
+    // not assume alignment.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}

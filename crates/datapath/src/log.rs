@@ -1,0 +1,100 @@
+//! Reading the log: records in the order in which the data path appended them.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+
+use crate::FlowKey;
+use crate::skel::types;
+
+/// One record, without its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    /// A handshake through this node completed; the flow is duplex from here on.
+    Opened { key: FlowKey, irs: u32, service: u32 },
+    /// A client's segment; its payload comes beside the record.
+    Segment { key: FlowKey, seq: u32, fin: bool, service: u32 },
+    /// The client sent RST with this sequence number.
+    Reset { key: FlowKey, seq: u32 },
+    /// Both sides ended the connection, or the server reset it.
+    Closed { key: FlowKey },
+    /// An adopted child reached its listener's accept queue.
+    Born { key: FlowKey },
+    /// An adopting child acknowledged up to `ack` and takes bytes before `edge`.
+    Child { key: FlowKey, ack: u32, edge: u32 },
+    /// A server died by `signal`; the data path fenced this node in the same instant (C4).
+    Crash { service: u32, signal: u32 },
+    /// An adopted server ended its stream elsewhere than the one the client knows, or refused the
+    /// replayed connection.
+    Diverged { key: FlowKey },
+}
+
+/// The consumer's end of the ring.
+pub struct LogReader<'cb> {
+    ring: RingBuffer<'cb>,
+}
+
+impl<'cb> LogReader<'cb> {
+    pub(crate) fn new<F>(map: &MapHandle, mut each: F) -> libbpf_rs::Result<Self>
+    where
+        F: FnMut(&Record, &[u8]) + 'cb,
+    {
+        let mut builder = RingBufferBuilder::new();
+        builder.add(map, move |bytes| {
+            if let Some((record, payload)) = parse(bytes) {
+                each(&record, payload);
+            }
+            0
+        })?;
+        Ok(Self { ring: builder.build()? })
+    }
+
+    /// Readable when the data path asks for attention.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor belongs to the ring, which outlives the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd().as_raw_fd()) }
+    }
+
+    /// Hands out everything that is there.
+    pub fn drain(&self) -> libbpf_rs::Result<()> {
+        self.ring.consume()
+    }
+
+    /// Waits for attention, or for the timeout, then hands out everything that is there.
+    pub fn wait(&self, timeout: Duration) -> libbpf_rs::Result<()> {
+        match self.ring.poll(timeout) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => Err(error),
+            _ => self.ring.consume(),
+        }
+    }
+}
+
+/// None: a kind this version does not know, or a record that contradicts itself.
+fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
+    let header = bytes.get(..size_of::<types::record>())?;
+    // SAFETY: the slice has exactly the size of the type, which is plain data of any bit pattern;
+    // the read does not assume alignment.
+    let raw = unsafe { header.as_ptr().cast::<types::record>().read_unaligned() };
+    let rest = &bytes[header.len()..];
+    let key = FlowKey::from_raw(&raw.key);
+    let service = raw.service;
+    let record = match types::record_kind(raw.kind.into()) {
+        types::record_kind::RECORD_OPENED => Record::Opened { key, irs: raw.seq, service },
+        types::record_kind::RECORD_SEGMENT => {
+            let payload = rest.get(..raw.len as usize)?;
+            let fin = raw.flags & FIN != 0;
+            return Some((Record::Segment { key, seq: raw.seq, fin, service }, payload));
+        }
+        types::record_kind::RECORD_RESET => Record::Reset { key, seq: raw.seq },
+        types::record_kind::RECORD_CLOSED => Record::Closed { key },
+        types::record_kind::RECORD_BORN => Record::Born { key },
+        types::record_kind::RECORD_CHILD => Record::Child { key, ack: raw.seq, edge: raw.len },
+        types::record_kind::RECORD_CRASH => Record::Crash { service, signal: raw.seq },
+        types::record_kind::RECORD_DIVERGED => Record::Diverged { key },
+        _ => return None,
+    };
+    Some((record, &[]))
+}
+
+const FIN: u8 = 0x01;
