@@ -168,6 +168,11 @@ impl Flow {
             .then(|| (self.raw.tsval, now_ms.wrapping_add(self.raw.ts_delta)))
     }
 
+    /// First sequence number the adopted child sends.
+    pub fn birth_ack(&self) -> u32 {
+        self.raw.birth_ack
+    }
+
     /// Has the adopted child reached the accept queue?
     pub fn is_born(&self) -> bool {
         self.raw.flags & FLOW_BORN != 0

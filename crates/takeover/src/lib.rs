@@ -1,0 +1,485 @@
+//! From a backup's log to live connections (DESIGN: adopt).
+//!
+//! The engine owns the journal. On a backup it only listens: records come in, bytes are kept. At
+//! promotion it turns every tracked flow into a child of the local listener, born where the
+//! client stands: receive side at the start of the instream, send side at the byte the client has
+//! acknowledged. The instream is replayed to the child by forged segments, its early output is
+//! swallowed by the data path, and the data path opens the flow in the instant in which the child
+//! has acknowledged everything that is logged.
+//!
+//! What cannot be restored exactly is reset, counted and listed (invariant 6).
+//!
+//! Forged segments go through a TUN device whose writes run the receiving TCP to completion before
+//! they return. So after a write the child exists or it does not: a missing one means a full
+//! accept queue or a missing listener, and is tried again until [`GIVE_UP`].
+
+mod forge;
+mod replay;
+mod reset;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use datapath::{Flow, FlowKey, FlowState, FlowTable, Record};
+use hostnet::{Tun, TunError};
+use journal::{Appended, Journal};
+
+pub use reset::ResetError;
+
+use replay::{Chunk, Replay};
+use reset::Resetter;
+
+/// How long the server may take to accept an adopted connection before it is reset.
+pub const GIVE_UP: Duration = Duration::from_secs(30);
+
+/// Pause before a child that could not be born is tried again.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// Children tried in one go before the log is looked at again.
+const BATCH: usize = 256;
+
+/// Why a flow could not be carried on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ResetReason {
+    /// It was simplex: its bytes were not held by two nodes.
+    Simplex,
+    /// The journal does not have its instream from the start.
+    NotLogged,
+    /// The server did not accept it in time.
+    NotAccepted,
+    /// The server's stream is provably not the one the client knows.
+    Diverged,
+}
+
+impl ResetReason {
+    pub fn name(self) -> &'static str {
+        match self {
+            ResetReason::Simplex => "simplex",
+            ResetReason::NotLogged => "not_logged",
+            ResetReason::NotAccepted => "not_accepted",
+            ResetReason::Diverged => "diverged",
+        }
+    }
+}
+
+/// What the engine tells the daemon.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Notice {
+    /// A flow passed its budget, or the node its total: it is simplex from now on.
+    OverBudget { key: FlowKey },
+    /// A server died by `signal`; the data path has fenced this node (C4).
+    Crash { service: u32, signal: u32 },
+    /// A flow was reset.
+    Reset { key: FlowKey, reason: ResetReason },
+    /// Every flow of the promotion has been opened or reset.
+    AllOpen { adopted: u32, reset: u32, took: Duration },
+}
+
+/// How far the current or last promotion has come.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Progress {
+    /// Flows found at promotion or completed during it.
+    pub flows: u32,
+    pub adopted: u32,
+    pub reset: u32,
+    /// Children waiting for their birth, or for their instream.
+    pub pending: u32,
+    /// Time from promotion to the first and to the last opened flow.
+    pub first_open: Option<Duration>,
+    pub last_open: Option<Duration>,
+}
+
+/// Budgets of the journal, in bytes.
+#[derive(Debug, Clone)]
+pub struct Budgets {
+    pub total: usize,
+    /// Per flow, by service number.
+    pub per_flow: Vec<usize>,
+}
+
+enum Duty {
+    Backup,
+    Primary { since: Instant, announced: bool },
+}
+
+struct Adoption {
+    replay: Replay,
+    flow: Flow,
+    give_up: Instant,
+}
+
+/// The journal and what becomes of it. Single-threaded: owned by the thread that reads the log.
+pub struct Engine {
+    table: FlowTable,
+    tun: Tun,
+    resetter: Resetter,
+    budgets: Budgets,
+    journal: Journal<FlowKey>,
+    duty: Duty,
+    /// Invariant: exactly the flows that are FLOW_ADOPTING in the table by this engine's doing.
+    adoptions: HashMap<FlowKey, Adoption>,
+    /// Adoptions whose child does not exist yet, in the order of their next attempt.
+    unborn: VecDeque<FlowKey>,
+    retry_at: Option<Instant>,
+    /// Opened flows that may still have output to swallow.
+    swallowing: Vec<FlowKey>,
+    progress: Progress,
+    notices: Vec<Notice>,
+    packet: Vec<u8>,
+}
+
+impl Engine {
+    /// `tun` is the device that the data path's adoption program is attached to.
+    pub fn new(table: FlowTable, tun: Tun, budgets: Budgets) -> Result<Self, ResetError> {
+        Ok(Self {
+            table,
+            tun,
+            resetter: Resetter::open()?,
+            journal: Journal::new(budgets.total),
+            budgets,
+            duty: Duty::Backup,
+            adoptions: HashMap::new(),
+            unborn: VecDeque::new(),
+            retry_at: None,
+            swallowing: Vec::new(),
+            progress: Progress::default(),
+            notices: Vec::new(),
+            packet: Vec::with_capacity(replay::MAX_CHUNK as usize + 128),
+        })
+    }
+
+    /// Forgets every flow: this node has missed bytes, or begins anew as a backup.
+    pub fn discard(&mut self) {
+        self.table.clear();
+        self.journal = Journal::new(self.budgets.total);
+        self.adoptions.clear();
+        self.unborn.clear();
+        self.swallowing.clear();
+        self.retry_at = None;
+        self.duty = Duty::Backup;
+    }
+
+    /// Takes every flow over. The data path must already hold the primary's role, so that clients'
+    /// segments are logged only, and the log must have been drained.
+    pub fn promote(&mut self, now: Instant) {
+        self.duty = Duty::Primary { since: now, announced: false };
+        self.progress = Progress::default();
+        for (key, flow) in self.table.snapshot() {
+            match flow.state() {
+                FlowState::Tracked => self.begin(key, flow, now),
+                FlowState::Simplex => {
+                    self.progress.flows += 1;
+                    self.reset(&key, &flow, ResetReason::Simplex);
+                }
+                // Adopted earlier and still this node's.
+                FlowState::Adopting | FlowState::Open => {}
+            }
+        }
+        self.advance(now);
+    }
+
+    /// One record of the log, in order.
+    pub fn on_record(&mut self, record: &Record, payload: &[u8], now: Instant) {
+        match *record {
+            Record::Opened { key, irs, service } => {
+                let budget = self.budgets.per_flow.get(service as usize).copied().unwrap_or(0);
+                self.journal.open(key, irs, budget);
+                if let Duty::Primary { .. } = self.duty {
+                    if let Some(flow) = self.table.get(&key) {
+                        self.begin(key, flow, now);
+                    }
+                }
+            }
+            Record::Segment { key, seq, fin, .. } => self.on_segment(key, seq, payload, fin, now),
+            Record::Reset { key, seq } => {
+                // Only a reset that its TCP must believe ends a flow (RFC 5961 §3.2).
+                if self.journal.reset_is_acceptable(&key, seq) {
+                    self.forget(&key);
+                    self.table.remove(&key);
+                }
+            }
+            Record::Closed { key } => self.forget(&key),
+            Record::Born { key } => self.on_born(key, now),
+            Record::Child { key, ack, edge } => self.on_child(key, ack, edge, now),
+            Record::Crash { service, signal } => {
+                self.notices.push(Notice::Crash { service, signal });
+            }
+            Record::Diverged { key } => {
+                if let Some(flow) = self.table.get(&key) {
+                    self.reset(&key, &flow, ResetReason::Diverged);
+                }
+            }
+        }
+    }
+
+    /// Does what is due: births to be tried, stalled children, finished swallowing. Returns when
+    /// it wants to be called again at the latest.
+    pub fn advance(&mut self, now: Instant) -> Option<Instant> {
+        self.give_birth(now);
+        let stalled: Vec<FlowKey> = self
+            .adoptions
+            .iter_mut()
+            .filter_map(|(key, adoption)| adoption.replay.retry(now).then_some(*key))
+            .collect();
+        for key in stalled {
+            self.feed(&key);
+        }
+        let expired: Vec<FlowKey> = self
+            .adoptions
+            .iter()
+            .filter_map(|(key, adoption)| (now >= adoption.give_up).then_some(*key))
+            .collect();
+        for key in expired {
+            let flow = self.adoptions[&key].flow;
+            self.reset(&key, &flow, ResetReason::NotAccepted);
+        }
+        self.retire_swallowers();
+        self.announce_if_done(now);
+        match (&self.retry_at, self.adoptions.is_empty()) {
+            (Some(at), _) => Some(*at),
+            (None, false) => Some(now + Duration::from_millis(50)),
+            (None, true) if !self.swallowing.is_empty() => Some(now + Duration::from_millis(50)),
+            (None, true) => None,
+        }
+    }
+
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    pub fn journal_stats(&self) -> journal::Stats {
+        self.journal.stats()
+    }
+
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn begin(&mut self, key: FlowKey, mut flow: Flow, now: Instant) {
+        self.progress.flows += 1;
+        let Some(instream) = self.journal.instream(&key) else {
+            return self.reset(&key, &flow, ResetReason::NotLogged);
+        };
+        let end = instream.rcv_nxt();
+        let birth = flow.adopt(end);
+        if !self.table.put(&key, &flow) {
+            // Ended in this very instant.
+            self.progress.flows -= 1;
+            return;
+        }
+        let adoption = Adoption {
+            replay: Replay::new(birth.seq, end, now),
+            flow,
+            give_up: now + GIVE_UP,
+        };
+        self.adoptions.insert(key, adoption);
+        self.progress.pending += 1;
+        self.unborn.push_back(key);
+        self.retry_at.get_or_insert(now);
+    }
+
+    fn give_birth(&mut self, now: Instant) {
+        if self.retry_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let mut failed = 0;
+        for _ in 0..self.unborn.len() {
+            let Some(key) = self.unborn.pop_front() else { break };
+            let Some(adoption) = self.adoptions.get(&key) else { continue };
+            if adoption.replay.is_born() {
+                continue;
+            }
+            let first = adoption.replay.first();
+            let (flow, ends) = (adoption.flow, self.fin_within(&key, first));
+            if let Err(error) = self.inject(&key, &flow, first, ends) {
+                tracing::warn!(flow = %key, %error, "cannot write a forged segment");
+            }
+            match self.table.get(&key) {
+                Some(flow) if flow.is_born() => self.on_born(key, now),
+                Some(_) => {
+                    failed += 1;
+                    self.unborn.push_back(key);
+                    // The accept queue is full: let the server run.
+                    if failed >= BATCH {
+                        break;
+                    }
+                }
+                None => self.forget(&key),
+            }
+        }
+        self.retry_at = (!self.unborn.is_empty()).then_some(now + RETRY);
+    }
+
+    fn on_born(&mut self, key: FlowKey, now: Instant) {
+        let Some(adoption) = self.adoptions.get_mut(&key) else { return };
+        if adoption.replay.is_born() {
+            return;
+        }
+        adoption.replay.born(now);
+        if adoption.replay.is_complete() {
+            self.opened(key, now);
+        }
+    }
+
+    fn on_child(&mut self, key: FlowKey, ack: u32, edge: u32, now: Instant) {
+        let Some(adoption) = self.adoptions.get_mut(&key) else { return };
+        adoption.replay.born(now);
+        adoption.replay.acknowledged(ack, edge, now);
+        self.feed(&key);
+        let open = self.table.get(&key).is_none_or(|flow| flow.state() == FlowState::Open);
+        if open && self.adoptions.get(&key).is_some_and(|a| a.replay.is_complete()) {
+            self.opened(key, now);
+        }
+    }
+
+    fn on_segment(&mut self, key: FlowKey, seq: u32, payload: &[u8], fin: bool, now: Instant) {
+        match self.journal.append(&key, seq, payload, fin) {
+            Appended::Stored { rcv_nxt, .. } => {
+                if let Some(adoption) = self.adoptions.get_mut(&key) {
+                    adoption.replay.extend(rcv_nxt);
+                    self.feed(&key);
+                }
+            }
+            Appended::OverBudget { .. } => {
+                self.notices.push(Notice::OverBudget { key });
+                match (&self.duty, self.table.get(&key)) {
+                    (Duty::Primary { .. }, Some(flow)) => {
+                        self.reset(&key, &flow, ResetReason::Simplex);
+                    }
+                    _ => {
+                        self.table.make_simplex(&key);
+                    }
+                }
+            }
+            // Logged in the instant in which the flow was opened: the child takes it from here.
+            Appended::UnknownFlow => self.hand_on(&key, seq, payload, fin, now),
+            Appended::Duplicate | Appended::BeyondWindow | Appended::AfterFin => {}
+        }
+    }
+
+    fn hand_on(&mut self, key: &FlowKey, seq: u32, payload: &[u8], fin: bool, _now: Instant) {
+        let Some(flow) = self.table.get(key) else { return };
+        if flow.state() != FlowState::Open {
+            return;
+        }
+        forge::segment(&mut self.packet, key, &flow, flow.una(), seq, payload, fin);
+        if let Err(error) = self.tun.write_packet(&self.packet) {
+            tracing::warn!(flow = %key, %error, "cannot write a forged segment");
+        }
+    }
+
+    /// Offers the child what its window allows.
+    fn feed(&mut self, key: &FlowKey) {
+        while let Some(adoption) = self.adoptions.get_mut(key) {
+            let Some(chunk) = adoption.replay.next() else { return };
+            let flow = adoption.flow;
+            let ends = self.fin_within(key, chunk);
+            if let Err(error) = self.inject(key, &flow, chunk, ends) {
+                // The child is offered the rest again when it has been silent for a while.
+                tracing::warn!(flow = %key, %error, "cannot write a forged segment");
+                return;
+            }
+        }
+    }
+
+    /// Is the instream's FIN among the sequence numbers of this chunk?
+    fn fin_within(&self, key: &FlowKey, chunk: Chunk) -> bool {
+        self.journal.instream(key).is_some_and(|instream| {
+            instream.fin_seq() == Some(chunk.seq.wrapping_add(chunk.length).wrapping_sub(1))
+                && chunk.length > 0
+        })
+    }
+
+    fn inject(
+        &mut self,
+        key: &FlowKey,
+        flow: &Flow,
+        chunk: Chunk,
+        fin: bool,
+    ) -> Result<(), TunError> {
+        let length = chunk.length as usize - usize::from(fin);
+        let mut payload = Vec::with_capacity(length);
+        if let Some(instream) = self.journal.instream(key) {
+            for bytes in instream.chunks(u64::from(chunk.offset)) {
+                let wanted = length - payload.len();
+                payload.extend_from_slice(&bytes[..bytes.len().min(wanted)]);
+                if payload.len() == length {
+                    break;
+                }
+            }
+        }
+        assert_eq!(payload.len(), length, "the journal holds what it says it holds");
+        forge::segment(&mut self.packet, key, flow, flow.birth_ack(), chunk.seq, &payload, fin);
+        self.tun.write_packet(&self.packet)
+    }
+
+    /// The data path has opened the flow: the client and the child talk to each other.
+    fn opened(&mut self, key: FlowKey, now: Instant) {
+        let Some(adoption) = self.adoptions.remove(&key) else { return };
+        if let Some(instream) = self.journal.instream(&key) {
+            // Bytes beyond a gap: the client may have been told that they arrived (RFC 2018 §8).
+            let beyond: Vec<(u32, Vec<u8>)> =
+                instream.out_of_order().map(|(seq, bytes)| (seq, bytes.to_vec())).collect();
+            for (seq, bytes) in beyond {
+                for (index, part) in bytes.chunks(replay::MAX_CHUNK as usize).enumerate() {
+                    let seq = seq.wrapping_add(index as u32 * replay::MAX_CHUNK);
+                    self.hand_on(&key, seq, part, false, now);
+                }
+            }
+        }
+        self.journal.close(&key);
+        if adoption.flow.swallow_left() > 0 {
+            self.swallowing.push(key);
+        }
+        self.progress.pending -= 1;
+        self.progress.adopted += 1;
+        if let Duty::Primary { since, .. } = self.duty {
+            let took = now.duration_since(since);
+            self.progress.first_open.get_or_insert(took);
+            self.progress.last_open = Some(took);
+        }
+    }
+
+    fn retire_swallowers(&mut self) {
+        let table = &self.table;
+        self.swallowing.retain(|key| match table.get(key) {
+            Some(flow) if flow.swallow_left() > 0 => true,
+            Some(_) => {
+                table.stop_swallowing(key);
+                false
+            }
+            None => false,
+        });
+    }
+
+    fn announce_if_done(&mut self, now: Instant) {
+        let Duty::Primary { since, announced } = &mut self.duty else { return };
+        if *announced || !self.adoptions.is_empty() {
+            return;
+        }
+        *announced = true;
+        self.notices.push(Notice::AllOpen {
+            adopted: self.progress.adopted,
+            reset: self.progress.reset,
+            took: now.duration_since(*since),
+        });
+    }
+
+    fn forget(&mut self, key: &FlowKey) {
+        self.journal.close(key);
+        if self.adoptions.remove(key).is_some() {
+            self.progress.pending -= 1;
+        }
+    }
+
+    /// Ends a flow loudly: the client is told, the table and the kernel forget it.
+    fn reset(&mut self, key: &FlowKey, flow: &Flow, reason: ResetReason) {
+        self.forget(key);
+        self.progress.reset += 1;
+        self.table.remove(key);
+        if let Err(error) = self.resetter.reset(key, flow) {
+            tracing::warn!(flow = %key, %error, "cannot tell the client that its flow is lost");
+        }
+        self.notices.push(Notice::Reset { key: *key, reason });
+    }
+}
