@@ -5,17 +5,25 @@
 //! responder). Hence `lo`: an address there needs no prefix route, survives the service link's
 //! loss of carrier, and IPv6 does no duplicate address detection on it.
 //!
-//! The difficulty is to clean up what is ours and only that. An address that the administrator
+//! An address that the kernel has acknowledged is not yet one that it receives on: IPv6 inserts
+//! the local route from a work queue, after the netlink call has returned, and until then a
+//! segment for the address is dropped. Installing therefore ends when a route lookup says
+//! "local".
+//!
+//! The other difficulty is to clean up what is ours and only that. An address that the administrator
 //! put on `lo` stays; one that a daemon left behind when it was killed must go with the next
 //! daemon, or it would stay for ever. So addresses are marked with our number in `IFA_PROTO`
 //! (kernel ≥ 5.18): found again, a marked address is ours.
 
 use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressProtocol, AddressScope,
 };
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
@@ -24,6 +32,10 @@ use crate::netlink::{Channel, NetlinkError};
 
 /// Our mark in `IFA_PROTO`; the kernel uses 1 to 3, other values are anybody's.
 const ORIGIN: Origin = 0x5f;
+
+/// How long the kernel may take to insert the local route, in milliseconds; it needs less than
+/// one unless its work queue is starved.
+const PATIENCE_MS: u64 = 2000;
 
 /// The service address could not be installed or removed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +72,15 @@ pub enum AddressError {
         /// The address.
         addr: IpAddr,
     },
+    /// The kernel took it but does not receive on it.
+    #[error(
+        "{addr} is on lo, but the kernel does not treat it as local after {PATIENCE_MS} ms: look \
+         at `ip route get {addr}` and `ip rule`"
+    )]
+    NotLocal {
+        /// The address.
+        addr: IpAddr,
+    },
     /// Only root may change addresses.
     #[error("cannot {action} {addr} on lo: CAP_NET_ADMIN is missing; run the node as root")]
     Privilege {
@@ -74,7 +95,7 @@ pub enum AddressError {
     /// The kernel said no for another reason.
     #[error("cannot {action} {addr} on lo: {source}")]
     Netlink {
-        /// "look for", "add" or "remove".
+        /// "look for", "find the route to", "add" or "remove".
         action: &'static str,
         /// The address.
         addr: IpAddr,
@@ -121,7 +142,9 @@ impl ServiceAddress {
             Some(origin) => origin == ORIGIN,
             None => add(&mut channel, lo.index, addr)?,
         };
-        Ok(ServiceAddress { addr, ours, channel, loopback: lo.index })
+        let mut guard = ServiceAddress { addr, ours, channel, loopback: lo.index };
+        guard.wait_until_local()?;
+        Ok(guard)
     }
 
     /// The address.
@@ -137,6 +160,18 @@ impl ServiceAddress {
     /// Removes the address if it is ours; like dropping, but reports what went wrong.
     pub fn remove(mut self) -> Result<(), AddressError> {
         self.undo()
+    }
+
+    fn wait_until_local(&mut self) -> Result<(), AddressError> {
+        let deadline = Instant::now() + Duration::from_millis(PATIENCE_MS);
+        while !is_local(&mut self.channel, self.addr)? {
+            if Instant::now() >= deadline {
+                return Err(AddressError::NotLocal { addr: self.addr });
+            }
+            // Nothing announces the moment: the address's own notification precedes the route.
+            thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
     }
 
     fn undo(&mut self) -> Result<(), AddressError> {
@@ -167,6 +202,22 @@ fn add(channel: &mut Channel, loopback: u32, addr: IpAddr) -> Result<bool, Addre
         Ok(()) => Ok(true),
         Err(e) if e.refusal() == Some(libc::EEXIST) => Ok(false),
         Err(source) => Err(refused("add", addr, source)),
+    }
+}
+
+/// Whether a packet for `addr` would be delivered on this host.
+fn is_local(channel: &mut Channel, addr: IpAddr) -> Result<bool, AddressError> {
+    let mut request = RouteMessage::default();
+    (request.header.address_family, request.header.destination_prefix_length) = match addr {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    request.attributes.push(RouteAttribute::Destination(addr.into()));
+    match channel.get(RouteNetlinkMessage::GetRoute(request)) {
+        Ok(RouteNetlinkMessage::NewRoute(route)) => Ok(route.header.kind == RouteType::Local),
+        Ok(_) => Ok(false),
+        Err(NetlinkError::Refused { .. }) => Ok(false), // no route at all
+        Err(source) => Err(AddressError::Netlink { action: "find the route to", addr, source }),
     }
 }
 

@@ -275,7 +275,8 @@ pub(crate) fn parse_datagram<A: NetlinkDeserializable>(
     let malformed = |what: String| NetlinkError::Malformed { purpose, what };
     let mut messages = Vec::new();
     while !bytes.is_empty() {
-        let message = NetlinkMessage::<A>::deserialize(bytes).map_err(|e| malformed(e.to_string()))?;
+        let message =
+            NetlinkMessage::<A>::deserialize(bytes).map_err(|e| malformed(e.to_string()))?;
         let length = message.header.length as usize;
         if length < 16 || length > bytes.len() {
             return Err(malformed(format!("length {length} in {} bytes", bytes.len())));

@@ -103,10 +103,7 @@ pub fn count_sockets(local: &[(IpAddr, u16)]) -> Result<u32, SocketsError> {
     let mut count = 0;
     for port in ports(&wanted) {
         let here = table.list(port, 0, living_states())?;
-        count += here
-            .iter()
-            .filter(|s| wanted.contains(&(s.local.ip(), s.local.port())))
-            .count();
+        count += here.iter().filter(|s| wanted.contains(&(s.local.ip(), s.local.port()))).count();
     }
     Ok(u32::try_from(count).expect("fewer sockets than 2^32"))
 }

@@ -57,12 +57,7 @@ pub fn read_conf(family: &str, interface: &str, key: &str) -> Result<i64, Sysctl
 }
 
 /// Writes one number to `net/<family>/conf/<interface>/<key>`.
-pub fn write_conf(
-    family: &str,
-    interface: &str,
-    key: &str,
-    value: i64,
-) -> Result<(), SysctlError> {
+pub fn write_conf(family: &str, interface: &str, key: &str, value: i64) -> Result<(), SysctlError> {
     let path = conf_path(family, interface, key);
     fs::write(&path, value.to_string()).map_err(|source| SysctlError::Io {
         action: "write",
