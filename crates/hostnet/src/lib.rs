@@ -13,31 +13,31 @@
 //! through [`std::os::fd::AsFd`].
 
 mod address;
-// LATER mod announce;
+mod announce;
 mod clock;
-// LATER mod conflict;
-// LATER mod frames;
+mod conflict;
+mod frames;
 mod interface;
-// LATER mod liveness;
+mod liveness;
 mod mac;
-// LATER mod monitor;
+mod monitor;
 mod netlink;
-// LATER mod packet;
-// LATER mod responder;
+mod packet;
+mod responder;
 mod sockets;
 pub mod sysctl;
 mod tun;
 
 pub use address::{AddressError, ServiceAddress};
-// LATER pub use announce::{AnnounceStep, Announcer, Schedule};
+pub use announce::{AnnounceStep, Announcer, Schedule};
 pub use clock::now_boottime_ns;
-// LATER pub use conflict::conflict;
+pub use conflict::conflict;
 pub use interface::{Assigned, Interface, InterfaceError};
-// LATER pub use liveness::{LinkEvidence, LinkProbe, probe_neighbours};
+pub use liveness::{LinkEvidence, LinkProbe, probe_neighbours};
 pub use mac::Mac;
-// LATER pub use monitor::{Event, LinkEvent, Monitor};
+pub use monitor::{Event, LinkEvent, Monitor};
 pub use netlink::NetlinkError;
-// LATER pub use packet::LinkError;
-// LATER pub use responder::{ArpMode, Holding, NeighbourResponder};
+pub use packet::LinkError;
+pub use responder::{ArpMode, Holding, NeighbourResponder};
 pub use sockets::{SocketsError, count_sockets, destroy_flow, destroy_sockets, is_listening};
 pub use tun::{Offload, Tun, TunError};
