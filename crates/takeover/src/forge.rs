@@ -5,11 +5,12 @@
 //! latest acknowledgement, window and timestamps. Nothing is invented.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use datapath::{Flow, FlowKey};
-use etherparse::{PacketBuilder, PacketBuilderStep, TcpOptionElement, ip_number::TCP};
-use etherparse::{IpHeaders, Ipv4Header, Ipv6FlowLabel, Ipv6Header, TcpHeader};
+use etherparse::ip_number::TCP;
+use etherparse::{
+    IpHeaders, Ipv4Header, Ipv6FlowLabel, Ipv6Header, PacketBuilder, TcpHeader, TcpOptionElement,
+};
 
 const TTL: u8 = 64;
 
@@ -73,15 +74,14 @@ fn emit(out: &mut Vec<u8>, from: IpAddr, to: IpAddr, tcp: TcpHeader, payload: &[
             IpHeaders::Ipv6(header, Default::default())
         }
     };
-    let packet: PacketBuilderStep<IpHeaders> = PacketBuilder::ip(ip);
-    packet.tcp_header(tcp).write(out, payload).expect("a segment of at most 32 KiB fits");
+    PacketBuilder::ip(ip)
+        .tcp_header(tcp)
+        .write(out, payload).expect("a segment of at most 32 KiB fits");
 }
 
-/// The data path's clock: CLOCK_BOOTTIME in milliseconds.
+/// The data path's clock, in its unit.
 fn now_ms() -> u32 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
-        .expect("every kernel has CLOCK_BOOTTIME");
-    Duration::from(now).as_millis() as u32
+    (hostnet::now_boottime_ns() / 1_000_000) as u32
 }
 
 #[cfg(test)]

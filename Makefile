@@ -1,0 +1,41 @@
+# The only commands a newcomer needs.
+#
+#   make demo    twenty downloads, a host dies, nobody notices
+#   make test    everything that must hold (root is needed for network namespaces)
+#   make lint    formatting and lints
+#   make build   target/release/steadfast
+
+SHELL := /bin/bash
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
+TARGET := $(shell uname -m)-unknown-linux-gnu
+# Tests make namespaces and load BPF programs: cargo builds as the user, the tests run as root.
+RUNNER := CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUNNER="$(SUDO)"
+BIN := target/release/steadfast
+DEMO ?=
+
+.PHONY: demo test lint build deps deps-run sim clean
+
+demo: deps-run build
+	$(SUDO) $(BIN) demo $(DEMO)
+
+test: deps-run build
+	$(RUNNER) STEADFAST_BIN=$(CURDIR)/$(BIN) cargo test --workspace --release --no-fail-fast
+
+lint: deps
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+build: deps
+	cargo build --release --bin steadfast
+
+sim: deps
+	cargo run --release -p sim -- --runs 10000
+
+deps:
+	@tools/deps.sh build
+
+deps-run:
+	@tools/deps.sh run
+
+clean:
+	cargo clean

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Installs what the build, the demo and the tests need and this machine lacks.
+#
+#   tools/deps.sh build     compiler for the BPF programs and its headers
+#   tools/deps.sh run       also the servers and clients of the demo and the tests
+#
+# Servers whose Debian packages would start a system service are not installed: their files are
+# unpacked below target/servers and run from there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+what=${1:-run}
+sudo=()
+[ "$(id -u)" = 0 ] || sudo=(sudo)
+
+say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
+
+command -v apt-get >/dev/null || {
+  echo "steadfast: this script knows apt only; install by hand: clang, llvm, libelf and zlib" >&2
+  echo "  headers, pkg-config, iproute2, tcpdump, curl, wget, python3, nginx, apache2, busybox" >&2
+  exit 1
+}
+command -v cargo >/dev/null || {
+  echo "steadfast: Rust is missing; see rustup.rs, or apt-get install rustup" >&2
+  exit 1
+}
+
+packages=(build-essential clang llvm libelf-dev zlib1g-dev pkg-config linux-libc-dev)
+if [ "$what" = run ]; then
+  packages+=(iproute2 tcpdump curl wget python3 ca-certificates apache2-bin busybox-static
+    libpcre2-8-0 libssl3 libcrypt1 zlib1g)
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+updated=
+update() {
+  [ -n "$updated" ] || { say "updating the package lists"; "${sudo[@]}" apt-get update -qq; }
+  updated=yes
+}
+if [ ${#missing[@]} -gt 0 ]; then
+  update
+  say "installing ${missing[*]}"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+# unpack PACKAGE FILE: the file of a Debian package, below target/servers.
+unpack() {
+  local package=$1 file=$2
+  [ -x "target/servers/$file" ] && return
+  update
+  say "unpacking $package (not installed: its package would start a service)"
+  mkdir -p target/servers
+  local work
+  work=$(mktemp -d)
+  chmod 755 "$work"
+  (cd "$work" && apt-get download -qq "$package" && dpkg-deb -x "$package"_*.deb root)
+  cp -a "$work/root/." target/servers/
+  rm -rf "$work"
+  [ -x "target/servers/$file" ] || {
+    echo "steadfast: package $package has no $file" >&2
+    exit 1
+  }
+}
+if [ "$what" = run ]; then
+  unpack nginx usr/sbin/nginx
+fi
