@@ -27,7 +27,7 @@ pub fn conflict(
     peers: &[Mac],
     timeout: Duration,
 ) -> Result<Option<Mac>, LinkError> {
-    let socket = PacketSocket::open(interface, Wanted::Everything)?;
+    let mut socket = PacketSocket::open(interface, Wanted::Everything)?;
     let own = socket.mac();
     let probe = frames::question(own, None, addr);
     if let IpAddr::V6(v6) = addr {

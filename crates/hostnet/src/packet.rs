@@ -10,6 +10,8 @@ use std::mem::size_of;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
 use crate::frames::{
     self, ARP_REPLY, ARP_REQUEST, ETHERTYPE_ARP, ETHERTYPE_IPV6, Heard, ICMPV6,
     NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION,
@@ -92,6 +94,9 @@ pub(crate) struct PacketSocket {
     interface: String,
     ifindex: u32,
     mac: Mac,
+    /// Memberships end with the sockets that made them; one each, as all of a socket's together
+    /// may take only `optmem_max` bytes.
+    memberships: Vec<OwnedFd>,
 }
 
 impl PacketSocket {
@@ -113,7 +118,14 @@ impl PacketSocket {
         };
         let fd = open()
             .map_err(|source| LinkError::Open { interface: interface.name.clone(), source })?;
-        Ok(PacketSocket { fd, interface: interface.name.clone(), ifindex: interface.index, mac })
+        let interface_name = interface.name.clone();
+        Ok(PacketSocket {
+            fd,
+            interface: interface_name,
+            ifindex: interface.index,
+            mac,
+            memberships: Vec::new(),
+        })
     }
 
     /// The interface's own Ethernet address.
@@ -121,18 +133,28 @@ impl PacketSocket {
         self.mac
     }
 
-    /// Lets frames to an IPv6 group's Ethernet address through the interface's hardware filter.
-    pub(crate) fn join(&self, group: Ipv6Addr) -> Result<(), LinkError> {
-        let mut address = [0; 8];
-        address[..6].copy_from_slice(&frames::multicast_mac(group).0);
-        let membership = libc::packet_mreq {
-            mr_ifindex: self.ifindex as libc::c_int,
-            mr_type: libc::PACKET_MR_MULTICAST as libc::c_ushort,
-            mr_alen: 6,
-            mr_address: address,
+    /// Receives what is sent to an IPv6 multicast group, for as long as this socket lives. An
+    /// ordinary IPv6 membership opens the interface's hardware filter like
+    /// PACKET_ADD_MEMBERSHIP does, and besides reports the group (MLD, RFC 3810), without which
+    /// a snooping switch forwards nothing.
+    pub(crate) fn join(&mut self, group: Ipv6Addr) -> Result<(), LinkError> {
+        let join = || -> io::Result<OwnedFd> {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let fd = socket(AddressFamily::Inet6, SockType::Datagram, flags, None)?;
+            let request = libc::ipv6_mreq {
+                ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.octets() },
+                ipv6mr_interface: self.ifindex,
+            };
+            set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)?;
+            Ok(fd)
         };
-        set_option(&self.fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
-            .map_err(|source| LinkError::Join { interface: self.interface.clone(), group, source })
+        let member = join().map_err(|source| LinkError::Join {
+            interface: self.interface.clone(),
+            group,
+            source,
+        })?;
+        self.memberships.push(member);
+        Ok(())
     }
 
     /// Sends one whole frame.
@@ -258,12 +280,7 @@ fn attach_filter(fd: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> 
 }
 
 /// `T` must be the C structure that the option takes.
-pub(crate) fn set_option<T>(
-    fd: &OwnedFd,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: &T,
-) -> io::Result<()> {
+fn set_option<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is valid for reading `length` bytes during the call; what it may point to
     // (a filter's instructions) is kept alive by the caller over the call.

@@ -1,28 +1,23 @@
 //! Answering "who has the service address?" for an address that sits on `lo`.
 //!
-//! For IPv4 the kernel answers for addresses of any interface (unless `arp_ignore` forbids it,
-//! and then for none); for IPv6 it answers only for those of the interface asked. Neither is
-//! what a node needs: the address is on `lo` of *every* node, and exactly the one that holds it
-//! must answer, from the instant it does. Adding and removing addresses on the service interface
-//! would kill sockets bound there and take a trip through netlink at the worst moment. So the
-//! kernel is told not to answer (`arp_ignore` ≥ 1; IPv6 does not anyway), and this answers as
-//! long as an atomic flag says that the node holds the address.
+//! For IPv4 the kernel answers for addresses of any interface, unless `arp_ignore` restricts it
+//! to those of the interface asked; for IPv6 it is always so restricted. Neither is what a node
+//! needs: the address is on `lo` of *every* node, and exactly the one that holds it must answer,
+//! from the instant it does. Moving the address to the service interface and back would put
+//! netlink and the kernel's work queue in the way at the worst moment. So the kernel is told not
+//! to answer (`arp_ignore` ≥ 1), and this answers as long as an atomic flag says that the node
+//! holds the address.
 //!
 //! Solicitations go to a multicast group that nobody on this host has joined on the interface.
-//! Joining takes two steps: the packet socket opens the interface's hardware filter, and an
-//! ordinary IPv6 membership makes the kernel report the group (MLD), without which a snooping
-//! switch would not forward the solicitations.
+//! An ordinary IPv6 membership makes them arrive, through snooping switches too.
 
-use std::io;
-use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-
 use crate::frames::Heard;
-use crate::packet::{PacketSocket, Wanted, set_option};
+use crate::packet::{PacketSocket, Wanted};
 use crate::{Interface, LinkError, frames};
 
 /// Whether this node holds an address, shared with whoever decides it.
@@ -59,11 +54,7 @@ pub enum ArpMode {
 #[derive(Debug)]
 pub struct NeighbourResponder {
     socket: PacketSocket,
-    interface: Interface,
     addresses: Vec<(IpAddr, Holding)>,
-    /// IPv6 memberships live as long as the sockets that made them; one each, as a socket may
-    /// have only `optmem_max` bytes of them.
-    memberships: Vec<OwnedFd>,
     arp: ArpMode,
 }
 
@@ -73,9 +64,7 @@ impl NeighbourResponder {
         let wanted = Wanted::Questions { arp: arp == ArpMode::Answer };
         Ok(NeighbourResponder {
             socket: PacketSocket::open(interface, wanted)?,
-            interface: interface.clone(),
             addresses: Vec::new(),
-            memberships: Vec::new(),
             arp,
         })
     }
@@ -84,12 +73,7 @@ impl NeighbourResponder {
     /// interface's namespace, like `new`.
     pub fn serve(&mut self, addr: IpAddr, holding: Holding) -> Result<(), LinkError> {
         if let IpAddr::V6(v6) = addr {
-            let group = frames::solicited_node(v6);
-            self.socket.join(group)?;
-            let membership = join_ipv6(group, self.interface.index).map_err(|source| {
-                LinkError::Join { interface: self.interface.name.clone(), group, source }
-            })?;
-            self.memberships.push(membership);
+            self.socket.join(frames::solicited_node(v6))?;
         }
         self.addresses.push((addr, holding));
         Ok(())
@@ -125,14 +109,4 @@ impl AsFd for NeighbourResponder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn join_ipv6(group: Ipv6Addr, ifindex: u32) -> io::Result<OwnedFd> {
-    let fd = socket(AddressFamily::Inet6, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let request = libc::ipv6_mreq {
-        ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.octets() },
-        ipv6mr_interface: ifindex,
-    };
-    set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)?;
-    Ok(fd)
 }

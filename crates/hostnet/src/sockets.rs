@@ -278,3 +278,42 @@ fn canonical(end: SocketAddr) -> SocketAddr {
 fn canonical_pair((addr, port): &(IpAddr, u16)) -> (IpAddr, u16) {
     (addr.to_canonical(), *port)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use netlink_sys::protocols::NETLINK_ROUTE;
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+    use crate::interface::{Interface, set_up};
+
+    /// A flow that ends between listing and destroying: its request must not be taken to mean
+    /// the listener, which is what a lookup of its addresses gives by then.
+    #[test]
+    fn a_stale_listing_does_not_hit_the_listener() {
+        let inside = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("this test makes a namespace: run as root");
+            let lo = Interface::by_name("lo").unwrap();
+            let mut channel = Channel::open(NETLINK_ROUTE, "links").unwrap();
+            set_up(&mut channel, lo.index, lo.mtu).unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let here = listener.local_addr().unwrap();
+            let _flow = (TcpStream::connect(here).unwrap(), listener.accept().unwrap());
+
+            let mut table = Table::open().unwrap();
+            let listed = table.list(here.port(), 0, living_states()).unwrap();
+            assert_eq!(listed.len(), 1);
+            assert_eq!(table.destroy(&listed).unwrap(), 1);
+            assert_eq!(table.destroy(&listed).unwrap(), 0);
+            assert!(is_listening(here.ip(), here.port()).unwrap());
+            // The trap is real: without the cookie the listener goes.
+            let mut blind = listed;
+            blind[0].id.cookie = [0xff; 8];
+            assert_eq!(table.destroy(&blind).unwrap(), 1);
+            assert!(!is_listening(here.ip(), here.port()).unwrap());
+        };
+        std::thread::spawn(inside).join().unwrap();
+    }
+}

@@ -120,7 +120,8 @@ fn the_solicited_node_group_is_joined_while_the_responder_lives() {
     assert!(groups().contains("33:33:ff:45:67:89"), "{}", groups());
     assert!(groups().contains("ff02::1:ff45:6789"), "{}", groups());
     drop(responder);
-    assert!(!groups().contains("6789") && !groups().contains("67:89"), "{}", groups());
+    // Another test's child process may hold a copy until it has executed its program.
+    until("the groups are left", || !groups().contains("6789") && !groups().contains("67:89"));
 }
 
 #[test]

@@ -149,6 +149,41 @@ fn a_large_segment_reaches_a_tcp_socket() {
     }
 }
 
+/// A host that receives does not look at the checksum of such a packet, one that forwards it must
+/// finish it: what leaves by a second device are the segments it stood for, sums right.
+#[test]
+fn a_large_segment_is_cut_up_with_right_checksums() {
+    let ns = Namespace::new();
+    ns.write("/proc/sys/net/ipv4/ip_forward", "1");
+    ns.write("/proc/sys/net/ipv6/conf/all/forwarding", "1");
+    for pair in Pair::both() {
+        let open = |offload| ns.run(|| Tun::open("inject", 1500, offload).unwrap());
+        let (inner, outer) = (open(Offload::Segments), open(Offload::None));
+        ns.ip(&format!("route add {} dev {}", pair.server, outer.name()));
+        for (size, sizes) in [(3000, vec![1400, 1400, 200]), (1400, vec![1400])] {
+            let sent: Vec<u8> = (0..size).map(|i| (i * 7 % 251) as u8).collect();
+            let mut packet = pair.tcp(1000, 1, 16, &sent);
+            let checksum_at = packet.len() - size - 4;
+            packet[checksum_at..][..2].copy_from_slice(&[0xde, 0xad]);
+            inner.write_gso(&packet, 1400).unwrap();
+            let mut received: Vec<u8> = Vec::new();
+            for expected in sizes {
+                let segment = next_tcp(&outer);
+                assert_eq!(segment.len() - 20, expected);
+                let seq = u32::from_be_bytes(segment[4..8].try_into().unwrap());
+                assert_eq!(seq as usize, 1000 + received.len());
+                // Built again from scratch, it is the same.
+                let mut unsummed = segment.clone();
+                unsummed[16..18].fill(0);
+                let whole = pair.packet(6, &unsummed, 16);
+                assert!(whole.ends_with(&segment), "wrong checksum");
+                received.extend(&segment[20..]);
+            }
+            assert!(received == sent, "bytes differ");
+        }
+    }
+}
+
 /// The next TCP segment that the kernel routed into the device; strays are passed over.
 fn next_tcp(tun: &Tun) -> Vec<u8> {
     let deadline = std::time::Instant::now() + PATIENCE;
