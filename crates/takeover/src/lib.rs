@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use datapath::{Flow, FlowKey, FlowState, FlowTable, Record};
 use hostnet::{Tun, TunError};
-use journal::{Appended, Journal};
+use journal::{Appended, Journal, Opened};
 
 pub use reset::ResetError;
 
@@ -183,7 +183,9 @@ impl Engine {
         match *record {
             Record::Opened { key, irs, service } => {
                 let budget = self.budgets.per_flow.get(service as usize).copied().unwrap_or(0);
-                self.journal.open(key, irs, budget);
+                if self.journal.open(key, irs, budget) == Opened::OverBudget {
+                    return self.over_budget(key);
+                }
                 if let Duty::Primary { .. } = self.duty {
                     if let Some(flow) = self.table.get(&key) {
                         self.begin(key, flow, now);
@@ -340,20 +342,21 @@ impl Engine {
                     self.feed(&key);
                 }
             }
-            Appended::OverBudget { .. } => {
-                self.notices.push(Notice::OverBudget { key });
-                match (&self.duty, self.table.get(&key)) {
-                    (Duty::Primary { .. }, Some(flow)) => {
-                        self.reset(&key, &flow, ResetReason::Simplex);
-                    }
-                    _ => {
-                        self.table.make_simplex(&key);
-                    }
-                }
-            }
+            Appended::OverBudget(_) => self.over_budget(key),
             // Logged in the instant in which the flow was opened: the child takes it from here.
             Appended::UnknownFlow => self.hand_on(&key, seq, payload, fin, now),
             Appended::Duplicate | Appended::BeyondWindow | Appended::AfterFin => {}
+        }
+    }
+
+    /// The journal has forgotten the flow: it is simplex, or, if its primary is already dead, lost.
+    fn over_budget(&mut self, key: FlowKey) {
+        self.notices.push(Notice::OverBudget { key });
+        match (&self.duty, self.table.get(&key)) {
+            (Duty::Primary { .. }, Some(flow)) => self.reset(&key, &flow, ResetReason::Simplex),
+            _ => {
+                self.table.make_simplex(&key);
+            }
         }
     }
 
@@ -400,7 +403,7 @@ impl Engine {
         let length = chunk.length as usize - usize::from(fin);
         let mut payload = Vec::with_capacity(length);
         if let Some(instream) = self.journal.instream(key) {
-            for bytes in instream.chunks(u64::from(chunk.offset)) {
+            for bytes in instream.chunks_from(u64::from(chunk.offset)) {
                 let wanted = length - payload.len();
                 payload.extend_from_slice(&bytes[..bytes.len().min(wanted)]);
                 if payload.len() == length {

@@ -32,6 +32,7 @@ static __always_inline int send_to_peer(struct __sk_buff *skb, enum counter coun
 		return TC_ACT_SHOT;
 	}
 	count(counter);
+	skb->mark = MARK_PASSED_ON;
 	return bpf_redirect(ctl.relay.ifindex, 0);
 }
 

@@ -8,8 +8,8 @@ const volatile __u64 netns_cookie;	/* sockets of other namespaces are not ours *
 const volatile __be32 own_address4;	/* our address on the service link: what ARP may claim */
 const volatile __u32 tsval_slack_ms = 1000; /* see birth_attributes() */
 
-/* What must not be told apart from our own frames on the way out: a control segment that the
- * backup passes on has the service's source address, yet it is not this node's output. */
+/* On frames that the data path itself sends out of a link: node_out, which they meet on the way,
+ * has either judged them already or must not take them for this node's output. */
 #define MARK_PASSED_ON 0x5f7d0001
 
 struct ctl ctl SEC(".data.ctl");
