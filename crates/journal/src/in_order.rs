@@ -3,10 +3,11 @@
 //! A takeover needs the stream from its very first byte, so it only ever grows. One growing vector
 //! would copy half a gigabyte again and again, and hold it three times over while it does; fixed
 //! blocks would waste most of a block on each of many thousand idle flows that sent one request.
-//! So: a list of chunks that never move. The first is exactly as long as the first segment, later
-//! ones are a quarter of the stream so far, up to [`CHUNK_MAX`]: at most a fifth of the memory is
-//! ever unused, and every byte is copied once. Only the last chunk, the *tail*, is written to; it
-//! stands in the flow itself, so that a flow with one short request has one heap block.
+//! So: a short stream is one block that fits it closely, and moves as it grows; beyond [`SHORT`] it
+//! is a list of chunks that never move, each a quarter of the stream so far, up to [`CHUNK_MAX`]. At
+//! most a fifth of the memory is ever unused, and beyond the first few kilobytes every byte is copied
+//! once. Only the last chunk, the *tail*, is written to; it stands in the flow itself, so that a flow
+//! with a few short requests has one heap block.
 
 use std::iter::FusedIterator;
 use std::slice;
@@ -14,8 +15,8 @@ use std::slice;
 use crate::Budget;
 use crate::budget::{Growable, Purse, allocated, allocated_list};
 
-/// The least size of a chunk after the first.
-const CHUNK_MIN: usize = 256;
+/// A stream up to this many bytes is one block.
+const SHORT: usize = 4096;
 /// The greatest size of a chunk, unless one segment is longer: 256 KiB less the allocator's header,
 /// so that blocks taken straight from the kernel fill their pages.
 const CHUNK_MAX: usize = 256 * 1024 - 64;
@@ -64,7 +65,7 @@ impl InOrder {
         let (fits, rest) = bytes.split_at(room.min(bytes.len()));
         self.tail.extend_from_slice(fits);
         if !rest.is_empty() {
-            self.begin_chunk(rest.len(), purse)?;
+            self.make_room(rest.len(), purse)?;
             self.tail.extend_from_slice(rest);
         }
         Ok(())
@@ -108,14 +109,18 @@ impl InOrder {
         self.sealed.as_ref().map_or(0, |s| s.len)
     }
 
-    /// Puts a new tail in place with room for at least `least` bytes.
-    fn begin_chunk(&mut self, least: usize, purse: &mut Purse<'_>) -> Result<(), Budget> {
-        self.seal_tail(purse)?;
-        let mut capacity = match self.len() {
-            0 => least,
-            len => ((len / 4) as usize).clamp(CHUNK_MIN, CHUNK_MAX).max(least),
+    /// Gives a full tail room for at least `least` bytes, or puts a new one in its place.
+    fn make_room(&mut self, least: usize, purse: &mut Purse<'_>) -> Result<(), Budget> {
+        let (least, roomy) = if self.sealed.is_none() && self.tail.len() + least <= SHORT {
+            let least = self.tail.len() + least;
+            // The first request is often the only one.
+            (least, if self.tail.is_empty() { least } else { least + least / 8 })
+        } else {
+            self.seal_tail(purse)?;
+            (least, ((self.len() / 4) as usize).clamp(least, CHUNK_MAX.max(least)))
         };
         // Spare room is a convenience: near the end of a budget it gives way to bytes.
+        let mut capacity = roomy;
         while capacity > least && !purse.can_afford(allocated(capacity)) {
             capacity = (capacity / 2).max(least);
         }
@@ -199,28 +204,28 @@ mod tests {
 
     #[test]
     fn reads_back_from_every_offset() {
-        let stream = counted(5000);
+        let stream = counted(9000);
         let in_order = filled(&stream, 123);
-        assert!(in_order.from(0).count() > 5, "several chunks, or this shows nothing");
+        assert!(in_order.from(0).count() > 3, "several chunks, or this shows nothing");
         for offset in 0..=stream.len() {
             assert_eq!(in_order.from(offset as u64).collect::<Vec<_>>().concat(), stream[offset..]);
         }
-        for beyond in [5001, u64::from(u32::MAX) + 7, u64::MAX] {
+        for beyond in [9001, u64::from(u32::MAX) + 7, u64::MAX] {
             assert_eq!(in_order.from(beyond).count(), 0);
         }
     }
 
     #[test]
     fn conflicts_are_counted_across_chunks() {
-        let stream = counted(5000);
+        let stream = counted(9000);
         let in_order = filled(&stream, 123);
         let mut other = stream.clone();
-        for at in [7, 123, 124, 2600, 4999] {
+        for at in [7, 4095, 4096, 5200, 8999] {
             other[at] ^= 1;
         }
         assert_eq!(in_order.conflicts(0, &other), 5);
         assert_eq!(in_order.conflicts(8, &other[8..]), 4);
-        assert_eq!(in_order.conflicts(125, &other[125..2600]), 0);
+        assert_eq!(in_order.conflicts(4097, &other[4097..5200]), 0);
     }
 
     #[test]

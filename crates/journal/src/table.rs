@@ -211,6 +211,20 @@ impl<K: Eq + Hash + Copy> Table<K> {
             // Both indexes exist for a moment; if there is no room for that, it can wait.
             let _ = self.rebuild_index(self.index.len() / 2, purse);
         }
+        if self.pages.len() < self.pages.capacity() / 4 {
+            let _ = self.shrink_page_list(purse);
+        }
+    }
+
+    fn shrink_page_list(&mut self, purse: &mut Purse<'_>) -> Result<(), Budget> {
+        let mut pages = Vec::new();
+        pages.grow_to(self.pages.capacity() / 2, purse)?;
+        pages.append(&mut self.pages);
+        let old = std::mem::replace(&mut self.pages, pages);
+        let block = allocated_list::<Vec<Slot<K>>>(old.capacity());
+        drop(old);
+        purse.credit(block);
+        Ok(())
     }
 
     fn rebuild_index(&mut self, len: usize, purse: &mut Purse<'_>) -> Result<(), Budget> {
