@@ -37,12 +37,15 @@ pub struct Command {
 }
 
 impl Command {
-    pub(crate) fn new(host: Host, program: &OsStr) -> Command {
+    /// `own_group`: the process leads a process group of its own.
+    pub(crate) fn new(host: Host, program: &OsStr, own_group: bool) -> Command {
         let mut inner = process::Command::new(program);
         if let Ok(dir) = std::env::current_dir() {
             inner.current_dir(dir);
         }
-        inner.process_group(0);
+        if own_group {
+            inner.process_group(0);
+        }
         let cgroup_procs = Arc::new(AtomicI32::new(-1));
         let procs = cgroup_procs.clone();
         // SAFETY: between fork and exec only write(2) is called, on a descriptor that

@@ -49,6 +49,17 @@ pub enum Error {
         /// The links there are.
         known: String,
     },
+    /// The lab asked for cannot be found, or is not the only one.
+    #[error("{which}; running labs: {running}")]
+    NoLab {
+        /// What was looked for.
+        which: String,
+        /// The labs there are.
+        running: String,
+    },
+    /// A lab's keeper said no.
+    #[error("{0}")]
+    Refused(String),
     /// The host was killed and not booted again.
     #[error("host {0} is down; boot it first")]
     HostDown(String),

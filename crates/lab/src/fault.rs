@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     error::{Error, Result},
     host::{Host, ProcessInfo},
@@ -16,7 +18,8 @@ use crate::{
 };
 
 /// How a node is killed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kill {
     /// The whole host at one instant: links and processes. Like pulling its plug.
     Host,
@@ -56,10 +59,10 @@ impl Killed {
 }
 
 /// How links are cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
     /// The directions, as the host at the cable's end sees them.
-    pub ways: &'static [Way],
+    pub ways: Vec<Way>,
     /// Also drop the carrier, so that the host knows.
     pub carrier: bool,
 }
@@ -67,12 +70,12 @@ pub struct Cut {
 impl Default for Cut {
     /// Silent loss in both directions.
     fn default() -> Cut {
-        Cut { ways: &Way::BOTH, carrier: false }
+        Cut { ways: Way::BOTH.to_vec(), carrier: false }
     }
 }
 
 /// One cable's state.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkStatus {
     /// Its name, such as `a.svc`.
     pub name: String,
@@ -201,7 +204,7 @@ impl Lab {
     pub fn cut(&self, link: &str, how: Cut) -> Result<()> {
         let cables = self.topology.cables(link)?;
         for &(host, links) in &by_host(&cables) {
-            self.switch.wires.cut(host, cut_bits(links, how.ways));
+            self.switch.wires.cut(host, cut_bits(links, &how.ways));
         }
         if how.carrier {
             cables.iter().try_for_each(|&(h, l)| self.set_carrier(h, l, false))?;

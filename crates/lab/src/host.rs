@@ -138,7 +138,13 @@ impl Host {
 
     /// A command that will run inside this host.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(self.clone(), program.as_ref())
+        Command::new(self.clone(), program.as_ref(), true)
+    }
+
+    /// A command that will run inside this host in the caller's process group, so that a
+    /// terminal treats it as the caller.
+    pub fn interactive(&self, program: impl AsRef<OsStr>) -> Command {
+        Command::new(self.clone(), program.as_ref(), false)
     }
 
     /// Runs `f` on a thread of this process inside the host's network namespace. Sockets

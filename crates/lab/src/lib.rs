@@ -18,7 +18,9 @@
 //! ```
 
 mod capture;
+pub mod cli;
 mod command;
+pub mod control;
 mod error;
 mod fault;
 mod host;

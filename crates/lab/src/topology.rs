@@ -12,6 +12,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 
 /// Most hosts a lab can have; the wire's table has this many rows.
@@ -56,7 +58,7 @@ impl Link {
 }
 
 /// A host as the builder is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
     /// Host name and label of its switch ports.
     pub name: String,

@@ -22,6 +22,7 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Doing, Error, Result},
@@ -44,7 +45,8 @@ const BRIDGE_BASE: u32 = 0x10;
 const HOST_BASE: u32 = 0x10;
 
 /// Which of a cable's two directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Way {
     /// What the host sends.
     FromHost,

@@ -3,7 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::OpenOptionsExt, process::ExitStatusExt},
     process::Stdio,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
@@ -120,7 +120,7 @@ fn a_one_way_cut_lets_the_other_way_through() {
     for socket in [&c, &s] {
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     }
-    lab.cut("a.svc", Cut { ways: &[Way::FromHost], carrier: false }).unwrap();
+    lab.cut("a.svc", Cut { ways: vec![Way::FromHost], carrier: false }).unwrap();
     let mut b = [0; 8];
     c.send(b"in").unwrap();
     assert_eq!(s.recv(&mut b).unwrap(), 2);
@@ -390,15 +390,83 @@ fn nothing_is_left_and_it_is_quick() {
     let began = Instant::now();
     let lab = up();
     let up_took = began.elapsed();
-    let (dir, name) = (lab.dir().to_owned(), lab.name().to_owned());
+    let dir = lab.dir().to_owned();
     let mut child = lab.host("a").unwrap().command("sleep").arg("600").spawn().unwrap();
     let pids: Vec<_> = lab.hosts().iter().map(|h| h.init_pid().unwrap()).collect();
     let began = Instant::now();
     drop(lab);
     let down_took = began.elapsed();
     println!("up {up_took:?}, down {down_took:?}");
+    assert!(up_took < Duration::from_secs(1) && down_took < Duration::from_millis(200));
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     assert!(!dir.exists());
     assert!(pids.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()));
-    let _ = name;
+}
+
+/// A capture at a host's own cable shows what it tries to send into a cut; the switch's does
+/// not.
+#[test]
+fn captures_show_both_sides_of_a_cut() {
+    let lab = up();
+    let capture = |point| lab.capture(point, CaptureOptions::whole()).unwrap();
+    let (cable, switch) = (capture("a.svc"), capture("svc"));
+    lab.cut("a.svc", Cut::default()).unwrap();
+    assert!(silent(&lab, "a", "b", Link::Service));
+    let mac = lab.host("a").unwrap().mac(Link::Service);
+    let from_a = |capture: &Capture| {
+        let frames = lab::read_pcap(capture.path()).unwrap();
+        frames.iter().filter(|f| f.bytes[6..12] == mac).count()
+    };
+    eventually("the host's frames are in the file", || from_a(&cable) > 0);
+    assert_eq!(from_a(&switch), 0);
+    assert!(lab.capture("nowhere", CaptureOptions::default()).is_err());
+    let again = lab.capture("svc", CaptureOptions::default()).unwrap();
+    assert_ne!(again.path(), switch.path());
+    drop(lab); // ends all captures, too
+    assert!(cable.stop().unwrap().frames > 0);
+}
+
+#[test]
+fn files_are_kept_when_asked_and_when_a_test_fails() {
+    let kept = tempfile::tempdir().unwrap();
+    let lab = || Lab::builder().artifacts(kept.path()).up().unwrap();
+    let fine = lab();
+    let fine_dir = kept.path().join(fine.name());
+    drop(fine);
+    assert!(!fine_dir.exists());
+    let asked = lab();
+    let asked_dir = kept.path().join(asked.name());
+    asked.keep_files();
+    drop(asked);
+    assert!(asked_dir.join("hosts").exists());
+    let failing = lab();
+    let failing_dir = kept.path().join(failing.name());
+    std::thread::spawn(move || {
+        let _failing = failing;
+        panic!("a test that fails, on purpose");
+    })
+    .join()
+    .unwrap_err();
+    assert!(failing_dir.join("hosts").exists());
+}
+
+#[test]
+fn a_node_that_is_not_ready_is_reported_with_its_log() {
+    let lab = Lab::builder().steadfast("/bin/false").up().unwrap();
+    let error = lab.start_node("a", "").unwrap().wait_ready(PATIENCE, || false).unwrap_err();
+    assert!(matches!(error, Error::Ended { .. }), "{error}");
+    assert!(error.to_string().contains("a.log"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("daemon");
+    let mut file = std::fs::OpenOptions::new();
+    let mut file = file.create(true).write(true).mode(0o755).open(&program).unwrap();
+    file.write_all(b"#!/bin/sh\necho starting\nexec sleep 600\n").unwrap();
+    drop(file);
+    let lab = Lab::builder().steadfast(&program).up().unwrap();
+    let node = lab.start_node("b", "some = 1").unwrap();
+    let error = node.wait_ready(Duration::from_millis(20), || false).unwrap_err();
+    assert!(matches!(error, Error::NotReady { .. }), "{error}");
+    assert_eq!(std::fs::read(node.config()).unwrap(), b"some = 1");
+    eventually("its log fills", || std::fs::metadata(node.log()).unwrap().len() > 0);
+    assert_eq!(lab.kill("b", &Kill::Daemon).unwrap().processes[0].pid, node.pid());
 }
