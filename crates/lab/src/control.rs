@@ -350,7 +350,8 @@ impl Remote {
         let enter = || {
             let pidfd = Pidfd::open(pid)?;
             let root = sys::cgroup_root()?;
-            let procs = rundir::cgroup_prefix(&self.name) + name + "/cgroup.procs";
+            let prefix = rundir::cgroup_prefix(&base_dir().join(&self.name))?;
+            let procs = prefix + name + "/cgroup.procs";
             let flags = nix::fcntl::OFlag::O_WRONLY | nix::fcntl::OFlag::O_CLOEXEC;
             let mode = nix::sys::stat::Mode::empty();
             let procs = nix::fcntl::openat(&root, Path::new(&procs), flags, mode)?;

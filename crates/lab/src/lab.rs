@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -287,17 +287,17 @@ impl Lab {
 
     /// A fresh cgroup for a host, and its `cgroup.procs`.
     fn make_cgroup(&self, host: &str) -> Result<(OwnedFd, OwnedFd)> {
-        let name = rundir::cgroup_prefix(self.name()) + host;
         let make = || {
+            let name = rundir::cgroup_prefix(self.dir())? + host;
             let root = sys::cgroup_root()?;
-            sys::remove_cgroup(std::os::fd::AsFd::as_fd(&root), &name)?; // from before a kill
-            let dir = sys::make_cgroup(std::os::fd::AsFd::as_fd(&root), &name)?;
+            sys::remove_cgroup(root.as_fd(), &name)?; // from before a kill
+            let dir = sys::make_cgroup(root.as_fd(), &name)?;
             let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
             let mode = nix::sys::stat::Mode::empty();
             let procs = nix::fcntl::openat(&dir, "cgroup.procs", flags, mode)?;
             std::io::Result::Ok((dir, procs))
         };
-        make().doing(|| format!("create the cgroup {name}"))
+        make().doing(|| format!("create the cgroup of host {host}"))
     }
 
     fn save_artifacts(&self) -> std::io::Result<()> {

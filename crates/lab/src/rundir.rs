@@ -23,10 +23,13 @@ use crate::{
     topology::check_name,
 };
 
-/// What the names of a lab's cgroups begin with; the host's name follows.
-pub(crate) fn cgroup_prefix(lab: &str) -> String {
-    // A dot cannot be in a lab's name, so lab "x" never sweeps the cgroups of lab "x-y".
-    format!("steadfast-lab.{lab}.")
+/// What the names of a lab's cgroups begin with; the host's name follows. cgroups have one
+/// name space for the whole machine, while labs of the same name can live below two base
+/// directories: the directory's own identity tells them apart.
+pub(crate) fn cgroup_prefix(dir: &Path) -> io::Result<String> {
+    let meta = fs::metadata(dir)?;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    Ok(format!("steadfast-lab.{name}.{:x}-{:x}.", meta.dev(), meta.ino()))
 }
 
 /// Where labs keep their directories: `$STEADFAST_LAB_DIR`, else `$XDG_RUNTIME_DIR` if it
@@ -112,17 +115,16 @@ fn sweep_one(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
+/// The directory's identity names the cgroups, so it goes last.
 fn remove(path: &Path) -> io::Result<()> {
-    if let Some(name) = path.file_name().and_then(|n| n.to_str()) {
-        remove_cgroups(name)?;
-    }
+    remove_cgroups(path)?;
     fs::remove_dir_all(path)
 }
 
-/// Removes the cgroups of a lab whose processes have ended.
-pub(crate) fn remove_cgroups(lab: &str) -> io::Result<()> {
+/// Removes the cgroups of a lab whose processes have ended or are about to.
+fn remove_cgroups(dir: &Path) -> io::Result<()> {
     let root = sys::cgroup_root()?;
-    let prefix = cgroup_prefix(lab);
+    let prefix = cgroup_prefix(dir)?;
     let flags = nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_CLOEXEC;
     let mut dir = nix::dir::Dir::openat(root.as_fd(), ".", flags, nix::sys::stat::Mode::empty())?;
     let mut names = Vec::new();

@@ -196,27 +196,44 @@ pub(crate) fn cgroup_root() -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes a cgroup below `root` with all cgroups in it. Its processes must be gone.
+/// Removes a cgroup below `root` with all cgroups in it. Its processes must have ended or
+/// be dying: SIGKILL takes effect a little after the call that sent it.
 pub(crate) fn remove_cgroup(root: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    use nix::{dir::Dir, fcntl::OFlag, sys::stat::Mode};
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut dir = match Dir::openat(root, name, flags, Mode::empty()) {
+    use nix::{
+        dir::{Dir, Type},
+        fcntl::{OFlag, openat},
+        poll::{PollFd, PollFlags, poll},
+        sys::stat::Mode,
+        unistd::{UnlinkatFlags, unlinkat},
+    };
+    let open = |dir: BorrowedFd<'_>, path: &str, flags| {
+        openat(dir, path, flags | OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+    };
+    let dir = match open(root, name, OFlag::O_DIRECTORY) {
         Err(nix::Error::ENOENT) => return Ok(()),
         other => other?,
     };
-    let mut inner: Vec<String> = Vec::new();
-    for entry in dir.iter() {
+    let mut inner = Vec::new();
+    for entry in Dir::from_fd(dir.try_clone()?)?.iter() {
         let entry = entry?;
-        let name: String = entry.file_name().to_string_lossy().into_owned();
-        if entry.file_type() == Some(nix::dir::Type::Directory) && name != "." && name != ".." {
-            inner.push(name);
+        let child = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type() == Some(Type::Directory) && child != "." && child != ".." {
+            inner.push(child);
         }
     }
-    for child in inner {
-        remove_cgroup(dir.as_fd(), &child)?;
+    inner.iter().try_for_each(|child| remove_cgroup(dir.as_fd(), child))?;
+    let events = open(dir.as_fd(), "cgroup.events", OFlag::empty())?;
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        match unlinkat(root, name, UnlinkatFlags::RemoveDir) {
+            Err(nix::Error::EBUSY) if Instant::now() < deadline => {}
+            Err(nix::Error::ENOENT) => return Ok(()),
+            other => return Ok(other?),
+        }
+        // The kernel raises POLLPRI when the last process is gone. It may have done so
+        // before we began to listen, hence the limit.
+        poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLPRI)], 10u16)?;
     }
-    nix::unistd::unlinkat(root, name, nix::unistd::UnlinkatFlags::RemoveDir)?;
-    Ok(())
 }
 
 /// Makes a cgroup below `root` and opens it.

@@ -409,8 +409,8 @@ fn nothing_is_left_and_it_is_quick() {
 fn captures_show_both_sides_of_a_cut() {
     let lab = up();
     let capture = |point| lab.capture(point, CaptureOptions::whole()).unwrap();
-    let (cable, switch) = (capture("a.svc"), capture("svc"));
     lab.cut("a.svc", Cut::default()).unwrap();
+    let (cable, switch) = (capture("a.svc"), capture("svc"));
     assert!(silent(&lab, "a", "b", Link::Service));
     let mac = lab.host("a").unwrap().mac(Link::Service);
     let from_a = |capture: &Capture| {
