@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use control::{KeyError, Psk, Rng};
 
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 use crate::{daemon, lab, logging, operator};
@@ -201,7 +202,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.is::<ConfigError>() { 3 } else { 1 }
+    if error.is::<ConfigError>() || error.is::<KeyError>() { 3 } else { 1 }
 }
 
 fn state_dir(arg: &ConfigArg) -> anyhow::Result<PathBuf> {
@@ -212,8 +213,12 @@ fn check(_args: &CheckArgs) -> anyhow::Result<ExitCode> {
     anyhow::bail!("this build contains no probes")
 }
 
-fn keygen(_args: &KeygenArgs) -> anyhow::Result<()> {
-    anyhow::bail!("this build contains no control channel")
+fn keygen(args: &KeygenArgs) -> anyhow::Result<()> {
+    Psk::generate(&args.file, &Rng::system())?;
+    println!("{}: a new key; copy it to the other node, readable to its daemon only", {
+        args.file.display()
+    });
+    Ok(())
 }
 
 #[cfg(test)]
