@@ -27,7 +27,8 @@ impl Rng {
         Rng(Arc::new(Mutex::new(fill)))
     }
 
-    pub(crate) fn fill(&self, bytes: &mut [u8]) {
+    /// Overwrites the slice with random bytes.
+    pub fn fill(&self, bytes: &mut [u8]) {
         // A panic inside the generator leaves nothing half-done that matters to the next caller.
         let mut fill = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         fill(bytes);

@@ -8,3 +8,5 @@ pub mod daemon;
 pub mod lab;
 pub mod logging;
 pub mod operator;
+pub mod sock_diag;
+pub mod supervisor;
