@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use control::{KeyError, Psk, Rng};
 
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
-use crate::{daemon, lab, logging, operator};
+use crate::{check, daemon, lab, logging, operator};
 
 const EXIT_CODES: &str = "Exit codes:
   0  done
@@ -190,7 +190,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Node(arg) => daemon::run(Config::load(&arg.config)?)?,
-        Command::Check(args) => return check(&args),
+        Command::Check(args) => return preflight(&args),
         Command::Keygen(args) => keygen(&args)?,
         Command::Status(args) => operator::status(&state_dir(&args.config)?, &args)?,
         Command::Events(args) => operator::events(&state_dir(&args.config)?, &args)?,
@@ -209,8 +209,15 @@ fn state_dir(arg: &ConfigArg) -> anyhow::Result<PathBuf> {
     Ok(Config::load(&arg.config)?.node.state_dir)
 }
 
-fn check(_args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this build contains no probes")
+fn preflight(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let config = args.config.as_deref().map(Config::load).transpose()?;
+    let report = check::run(config.as_ref());
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{report}");
+    }
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn keygen(args: &KeygenArgs) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 //!
 //! A library, so that tests reach every part; the `steadfast` program only calls [`cli::main`].
 
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod daemon;
