@@ -1,0 +1,177 @@
+//! Privileges, limits and kernel services outside BPF.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::Context;
+use crate::sock_diag;
+
+/// linux/capability.h, and what each is needed for.
+const CAPABILITIES: [(u32, &str, &str); 9] = [
+    (5, "CAP_KILL", "to stop servers that run as another user"),
+    (6, "CAP_SETGID", "to start servers as another user"),
+    (7, "CAP_SETUID", "to start servers as another user"),
+    (12, "CAP_NET_ADMIN", "to attach to interfaces and repair connections"),
+    (13, "CAP_NET_RAW", "to announce service addresses"),
+    (19, "CAP_SYS_PTRACE", "to reach the sockets of servers"),
+    (21, "CAP_SYS_ADMIN", "to attach BPF programs that watch the kernel"),
+    (23, "CAP_SYS_NICE", "to send heartbeats in time on a busy host"),
+    (39, "CAP_BPF", "to load BPF programs"),
+];
+
+pub(super) fn capabilities(context: &mut Context<'_>) {
+    let Some(effective) = effective_capabilities() else {
+        let what = "cannot read the daemon's capabilities from /proc/thread-self/status";
+        return context.fail(what, "they decide what it may do", "mount /proc");
+    };
+    let missing: Vec<_> =
+        CAPABILITIES.iter().filter(|(bit, ..)| effective & (1 << bit) == 0).collect();
+    for (_, name, why) in &missing {
+        let mend = "run as root, or add it to AmbientCapabilities= of the service's unit";
+        context.fail(format!("{name} is missing"), &format!("it is needed {why}"), mend);
+    }
+    if missing.is_empty() {
+        context.ok("all needed capabilities are there");
+    }
+}
+
+fn effective_capabilities() -> Option<u64> {
+    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+pub(super) fn limits(context: &mut Context<'_>) {
+    const DESCRIPTORS: u64 = 65_536;
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((_, hard)) if hard < DESCRIPTORS => context.warn(
+            format!("only {hard} files may be open at once"),
+            "every connection that a server takes over is one",
+            format!("raise it: LimitNOFILE={DESCRIPTORS} in the unit, or ulimit -Hn"),
+        ),
+        Ok((_, hard)) => context.ok(format!("{hard} files may be open at once")),
+        Err(error) => context.warn(
+            format!("the limit of open files is unknown: {error}"),
+            "every connection that a server takes over is one",
+            "look at `ulimit -Hn`",
+        ),
+    }
+}
+
+pub(super) fn realtime(context: &mut Context<'_>) {
+    // On a thread of its own, which ends with its priority.
+    let tried = std::thread::spawn(|| {
+        let param = libc::sched_param { sched_priority: 1 };
+        // SAFETY: the parameter lives on this stack and is only read; 0 is this thread.
+        match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    });
+    match tried.join() {
+        Ok(Ok(())) => context.ok("heartbeats can have real-time priority"),
+        Ok(Err(error)) => context.warn(
+            format!("heartbeats cannot have real-time priority: {error}"),
+            "on a busy host the node may look dead to its peer",
+            "give CAP_SYS_NICE, LimitRTPRIO=, and a cgroup with real-time time \
+             (cpu.rt_runtime_us, where there is one)",
+        ),
+        Err(_) => unreachable!("the thread does not panic"),
+    }
+}
+
+pub(super) fn cgroup2(context: &mut Context<'_>) {
+    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
+    let mounted = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let path = fields.nth(1)?;
+        (fields.next() == Some("cgroup2")).then_some(path)
+    });
+    if let Some(path) = mounted {
+        return context.ok(format!("cgroup2 is mounted at {path}"));
+    }
+    match detached_cgroup2() {
+        Ok(_) => context.ok("cgroup2 can be mounted"),
+        Err(error) => context.fail(
+            format!("cgroup2 is not mounted and cannot be: {error}"),
+            "the servers' connections are found by their cgroup",
+            "mount -t cgroup2 none /sys/fs/cgroup/unified, or use a kernel with CONFIG_CGROUPS \
+             and CONFIG_CGROUP_BPF",
+        ),
+    }
+}
+
+/// A cgroup2 mount that is attached nowhere and goes with its descriptor.
+fn detached_cgroup2() -> io::Result<OwnedFd> {
+    const FSCONFIG_CMD_CREATE: u32 = 6;
+    fn owned(fd: i64) -> io::Result<OwnedFd> {
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made this descriptor for us alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+    // SAFETY: the name ends with NUL; the flag is FSOPEN_CLOEXEC.
+    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), 1) })?;
+    let fd = context.as_raw_fd();
+    let null = std::ptr::null::<u8>();
+    // SAFETY: this command takes neither key nor value.
+    if unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: integers only; the flag is FSMOUNT_CLOEXEC.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, 1, 0) })
+}
+
+pub(super) fn tun(context: &mut Context<'_>) {
+    let tried = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    let tried = tried.and_then(|device| {
+        let mut features: libc::c_uint = 0;
+        // SAFETY: TUNGETFEATURES writes one unsigned int, which lives on this stack.
+        match unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNGETFEATURES as _, &mut features) } {
+            0 => Ok(features),
+            _ => Err(io::Error::last_os_error()),
+        }
+    });
+    let mend = "modprobe tun; in a container, pass /dev/net/tun in";
+    let why = "logged segments are handed to the kernel through it";
+    match tried {
+        Ok(features) if features & libc::IFF_TUN as libc::c_uint != 0 => {
+            context.ok("/dev/net/tun works");
+        }
+        Ok(_) => context.fail("/dev/net/tun offers no TUN devices", why, mend),
+        Err(error) => context.fail(format!("/dev/net/tun does not work: {error}"), why, mend),
+    }
+}
+
+pub(super) fn sock_destroy(context: &mut Context<'_>) {
+    let why = "connections that cannot be carried over exactly are reset with it";
+    let mend = "use a kernel built with CONFIG_INET_DIAG_DESTROY, and run as root";
+    match sock_diag::destroy_nothing() {
+        // The connection asked for does not exist: the kernel has looked for it.
+        Ok(0 | libc::ENOENT) => context.ok("connections can be reset (SOCK_DESTROY)"),
+        Ok(errno) => {
+            let error = io::Error::from_raw_os_error(errno);
+            context.fail(format!("SOCK_DESTROY does not work: {error}"), why, mend);
+        }
+        Err(error) => context.fail(format!("sock_diag does not work: {error}"), why, mend),
+    }
+}
+
+pub(super) fn syncookies(context: &mut Context<'_>) {
+    let why = "the kernel adopts connections by the way of its SYN cookies";
+    let mend = "sysctl -w net.ipv4.tcp_syncookies=1, and keep it in /etc/sysctl.d";
+    match fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies") {
+        Ok(value) if value.trim() != "0" => {
+            context.ok(format!("net.ipv4.tcp_syncookies is {}", value.trim()));
+        }
+        Ok(_) => context.fail("net.ipv4.tcp_syncookies is 0", why, mend),
+        Err(error) => {
+            let what = format!("net.ipv4.tcp_syncookies cannot be read: {error}");
+            context.fail(what, why, "use a kernel built with CONFIG_SYN_COOKIES");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What the kernel's BPF must be able to do.
+
+use libbpf_rs::libbpf_sys as sys;
+
+use super::Context;
+use super::bpf::{Btf, attach_fentry, attach_tracepoint, load, map};
+
+const NEWER: &str = "use a kernel of 6.12 or newer";
+const BPF_OPTIONS: &str = "use a kernel built with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT, \
+                           CONFIG_NET_CLS_ACT, CONFIG_CGROUP_BPF and CONFIG_BPF_STREAM_PARSER, \
+                           and run as root";
+
+pub(super) fn btf(context: &mut Context<'_>) {
+    match Btf::of_kernel() {
+        Ok(_) => context.ok("the kernel describes its types (BTF)"),
+        Err(error) => context.fail(
+            format!("the kernel does not describe its types (BTF): {error}"),
+            "BPF programs are fitted to the kernel with it",
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF",
+        ),
+    }
+}
+
+pub(super) fn kfuncs(context: &mut Context<'_>) {
+    let needed = [
+        ("bpf_sk_assign_tcp_reqsk", "connections are adopted with it"),
+        ("bpf_dynptr_from_skb", "segments are logged with it"),
+        ("bpf_dynptr_copy", "segments are logged with it"),
+    ];
+    // Without BTF the probe before this one has failed.
+    let Ok(btf) = Btf::of_kernel() else { return };
+    for (name, why) in needed {
+        match btf.function(name) {
+            Some(_) => context.ok(format!("the kernel has {name}")),
+            None => {
+                let mend = format!("{NEWER}, with CONFIG_SYN_COOKIES");
+                context.fail(format!("the kernel has no {name}"), why, mend);
+            }
+        }
+    }
+}
+
+pub(super) fn programs(context: &mut Context<'_>) {
+    let needed = [
+        ("tc", sys::BPF_PROG_TYPE_SCHED_CLS, 0, "segments are relayed and logged by one"),
+        ("sockops", sys::BPF_PROG_TYPE_SOCK_OPS, 1, "it finds the server's connections"),
+        ("sk_msg", sys::BPF_PROG_TYPE_SK_MSG, 1, "output that a client has is swallowed by one"),
+    ];
+    for (name, kind, verdict, why) in needed {
+        match load(kind, verdict) {
+            Ok(_) => context.ok(format!("{name} BPF programs can be loaded")),
+            Err(error) => {
+                let what = format!("a {name} BPF program cannot be loaded: {error}");
+                context.fail(what, why, BPF_OPTIONS);
+            }
+        }
+    }
+}
+
+pub(super) fn maps(context: &mut Context<'_>) {
+    let ring_mib = context.config.map_or(1, |config| config.budget.ring_mib);
+    let flows = context.config.map_or(1024, |config| config.budget.max_flows);
+    match map(sys::BPF_MAP_TYPE_RINGBUF, (0, 0), ring_mib * 1024 * 1024) {
+        Ok(_) => context.ok(format!("a BPF ring buffer of {ring_mib} MiB can be made")),
+        Err(error) => context.fail(
+            format!("a BPF ring buffer of {ring_mib} MiB cannot be made: {error}"),
+            "client segments are logged through it",
+            "lower budget.ring_mib, or give the host more memory; a service manager may limit it \
+             (LimitMEMLOCK=, MemoryMax=)",
+        ),
+    }
+    match map(sys::BPF_MAP_TYPE_SOCKHASH, (40, 8), flows) {
+        Ok(_) => context.ok(format!("a BPF socket map for {flows} flows can be made")),
+        Err(error) => context.fail(
+            format!("a BPF socket map for {flows} flows cannot be made: {error}"),
+            "it holds the connections whose output is watched",
+            format!("lower budget.max_flows; {BPF_OPTIONS}"),
+        ),
+    }
+}
+
+/// A server's close is told from its crash by who closes. Both hooks see that; tracepoints are the
+/// plainer mechanism and some kernels refuse trampolines, so only the tracepoint is demanded.
+pub(super) fn tracing(context: &mut Context<'_>) {
+    let why = "a server's close is told from its crash there";
+    let Ok(btf) = Btf::of_kernel() else { return };
+    let gone = || "the kernel does not have it".to_owned();
+    let attached = btf.tracepoint("inet_sock_set_state").ok_or_else(gone);
+    match attached.and_then(|id| attach_tracepoint(id).map_err(|error| error.to_string())) {
+        Ok(_) => context.ok("BPF programs can watch TCP's states (tp_btf inet_sock_set_state)"),
+        Err(error) => context.fail(
+            format!("a BPF program cannot watch TCP's states (tp_btf): {error}"),
+            why,
+            "use a kernel built with CONFIG_BPF_EVENTS and CONFIG_DEBUG_INFO_BTF, as root",
+        ),
+    }
+    let attached = btf.function("tcp_close").ok_or_else(gone);
+    match attached.and_then(|id| attach_fentry(id).map_err(|error| error.to_string())) {
+        Ok(_) => context.ok("BPF programs can watch tcp_close (fentry)"),
+        Err(error) => context.warn(
+            format!("a BPF program cannot watch tcp_close (fentry): {error}"),
+            why,
+            "TCP's states are watched instead; for fentry use a kernel built with \
+             CONFIG_FUNCTION_TRACER and CONFIG_DYNAMIC_FTRACE that allows BPF trampolines",
+        ),
+    }
+}

@@ -1,0 +1,249 @@
+//! The command line: what can be asked, and which module answers.
+//!
+//! Exit codes are part of the interface: 0 done; 1 it failed (`check`: something must be mended,
+//! `demo`: a client noticed); 2 the command line is wrong; 3 the configuration or the key is
+//! wrong, so that a service manager need not try again.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use control::{KeyError, Psk, Rng};
+
+use crate::config::{Config, ConfigError, DEFAULT_PATH};
+use crate::{check, daemon, lab, logging, operator};
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  it failed; `check`: something must be mended; `demo`: a client noticed
+  2  the command line is wrong
+  3  the configuration or the key is wrong: trying again will not help";
+
+/// TCP connections that outlive the server host behind them.
+#[derive(Debug, Parser)]
+#[command(name = "steadfast", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    /// Log more; twice: everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run this host's node daemon
+    Node(ConfigArg),
+    /// Check that this host can run a node, and say how to mend what is missing
+    Check(CheckArgs),
+    /// Make the key that both nodes share
+    Keygen(KeygenArgs),
+    /// Show what the running node does: roles, links, services, flows
+    Status(StatusArgs),
+    /// Show what happened: failovers, adopted flows, refused peers
+    Events(EventsArgs),
+    /// Hand this node's connections and addresses to the other node, without a failure
+    Switchover(ConfigArg),
+    /// Download through a pair of nodes in namespaces, kill one of them, check every byte
+    Demo(DemoArgs),
+    /// Hosts in network namespaces, running the real daemon, to try things out
+    #[command(subcommand)]
+    Lab(LabCommand),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigArg {
+    /// The node's configuration
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Check this configuration too: interfaces, addresses, key, services
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct KeygenArgs {
+    /// Where to write the key; an existing file is never overwritten
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Go on printing events as they happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// How many downloads run at once
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: u32,
+    /// How many bytes each client downloads
+    #[arg(long, value_name = "BYTES", default_value_t = 100_000_000)]
+    pub size: u64,
+    /// How the primary dies
+    #[arg(long, value_name = "HOW", default_value = "host")]
+    pub kill: Kill,
+    /// Use IPv6 addresses
+    #[arg(long)]
+    pub ipv6: bool,
+    /// The server to protect
+    #[arg(long, default_value = "nginx")]
+    pub server: Server,
+    /// Write the results to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kill {
+    /// The whole host, at one instant: no packet leaves it afterwards
+    Host,
+    /// The server's processes
+    Process,
+    /// The node daemon
+    Daemon,
+    /// Everything on the host stops for five seconds, then resumes
+    Hang,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Server {
+    Nginx,
+    Apache,
+    Python,
+    Busybox,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Build the lab: hosts client, a and b, and the links between them
+    Up {
+        /// Take the services from this configuration
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Run a command on one of the hosts
+    Exec {
+        /// client, a or b
+        host: String,
+        /// The command and its arguments, after `--`
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Make a node fail
+    Kill {
+        /// a or b
+        node: String,
+        #[arg(long, value_name = "HOW", default_value = "host")]
+        how: Kill,
+    },
+    /// Take a link away
+    Cut {
+        /// A link's name, as `lab status` shows it
+        link: String,
+    },
+    /// Give a link back
+    Heal {
+        /// A link's name, as `lab status` shows it
+        link: String,
+    },
+    /// Show hosts, links and nodes
+    Status,
+    /// Remove the lab
+    Down,
+}
+
+/// Parses the process's arguments, does what they say, and tells how it went.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging::init(cli.verbose);
+    run(cli.command).unwrap_or_else(|error| {
+        eprintln!("steadfast: {error:#}");
+        ExitCode::from(exit_code(&error))
+    })
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Node(arg) => daemon::run(Config::load(&arg.config)?)?,
+        Command::Check(args) => return preflight(&args),
+        Command::Keygen(args) => keygen(&args)?,
+        Command::Status(args) => operator::status(&state_dir(&args.config)?, &args)?,
+        Command::Events(args) => operator::events(&state_dir(&args.config)?, &args)?,
+        Command::Switchover(arg) => operator::switchover(&state_dir(&arg)?)?,
+        Command::Demo(args) => lab::demo(args)?,
+        Command::Lab(command) => lab::run(command)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<ConfigError>() || error.is::<KeyError>() { 3 } else { 1 }
+}
+
+fn state_dir(arg: &ConfigArg) -> anyhow::Result<PathBuf> {
+    Ok(Config::load(&arg.config)?.node.state_dir)
+}
+
+fn preflight(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let config = args.config.as_deref().map(Config::load).transpose()?;
+    let report = check::run(config.as_ref());
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{report}");
+    }
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn keygen(args: &KeygenArgs) -> anyhow::Result<()> {
+    Psk::generate(&args.file, &Rng::system())?;
+    println!("{}: a new key; copy it to the other node, readable to its daemon only", {
+        args.file.display()
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_configuration_has_an_exit_code_of_its_own() {
+        let error = Config::load(std::path::Path::new("/nonexistent/file")).unwrap_err();
+        let error = anyhow::Error::from(error);
+        assert_eq!(exit_code(&error), 3);
+        assert!(error.to_string().contains("/nonexistent/file"));
+        assert_eq!(exit_code(&anyhow::anyhow!("anything else")), 1);
+    }
+}

@@ -1,0 +1,142 @@
+//! Starting one server: own session, chosen user, quiet input, and its name on record before it
+//! runs.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use nix::unistd::{Gid, User, getgrouplist};
+
+use super::output::Output;
+use super::process;
+use crate::config::Service;
+
+/// A server that runs.
+pub(super) struct Spawned {
+    pub pid: u32,
+    pub pidfd: OwnedFd,
+    pub outputs: Vec<Output>,
+}
+
+/// Starts a service's command. The child writes its own stat line into `record`.
+pub(super) fn spawn(service: &Service, record: File, token: &str) -> Result<Spawned, String> {
+    let words = service.command.as_ref().expect("only services with a command are started");
+    let account = service.user.as_deref().map(Account::look_up).transpose()?;
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .current_dir(service.workdir.as_deref().unwrap_or("/".as_ref()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .env_clear();
+    for name in ["PATH", "LANG"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    if let Some(account) = &account {
+        command.env("HOME", &account.user.dir).env("USER", &account.user.name);
+    }
+    command.envs(&service.environment).env(super::record::TOKEN, token);
+    let prepare = move || prepare(&record, account.as_ref());
+    // SAFETY: between fork and exec `prepare` makes system calls only: it neither allocates nor
+    // takes a lock, and everything it reads was made before the fork.
+    unsafe { command.pre_exec(prepare) };
+
+    let mut child = command.spawn().map_err(|error| {
+        let place = service.workdir.as_ref().map(|dir| format!(" in {}", dir.display()));
+        format!("cannot run {:?}{}: {error}", words[0], place.unwrap_or_default())
+    })?;
+    let pid = child.id();
+    // Nobody has waited for the child, so the number is still its own.
+    let pidfd = process::open(pid).map_err(|error| format!("pidfd_open: {error}"));
+    let stdout = child.stdout.take().map(OwnedFd::from);
+    let stderr = child.stderr.take().map(OwnedFd::from);
+    let outputs: io::Result<Vec<Output>> =
+        [stdout, stderr].into_iter().flatten().map(Output::new).collect();
+    match (pidfd, outputs) {
+        (Ok(pidfd), Ok(outputs)) => Ok(Spawned { pid, pidfd, outputs }),
+        (Err(why), _) => Err(abandon(child, why)),
+        (_, Err(error)) => Err(abandon(child, format!("its output: {error}"))),
+    }
+}
+
+/// Ends a child that cannot be watched.
+fn abandon(mut child: std::process::Child, why: String) -> String {
+    let _ = child.kill();
+    let _ = child.wait();
+    why
+}
+
+/// In the child, before exec. Must stay async-signal-safe.
+fn prepare(record: &File, account: Option<&Account>) -> io::Result<()> {
+    fn check(result: libc::c_int) -> io::Result<()> {
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+    // SAFETY: setsid has no arguments.
+    check(unsafe { libc::setsid() })?;
+    note_self(record)?;
+    // The daemon runs with real-time priority, and may block signals; its servers do not inherit
+    // either.
+    // SAFETY: both structures are valid for any bytes, live on this stack, and are only read.
+    unsafe {
+        let param: libc::sched_param = std::mem::zeroed();
+        check(libc::sched_setscheduler(0, libc::SCHED_OTHER, &param))?;
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        check(libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()))?;
+    }
+    if let Some(account) = account {
+        let (uid, gid) = (account.user.uid.as_raw(), account.user.gid.as_raw());
+        // SAFETY: the pointer and length are those of a vector that outlives the call; the
+        // groups must go before the privilege to change them does.
+        unsafe {
+            check(libc::setgroups(account.groups.len(), account.groups.as_ptr().cast()))?;
+            check(libc::setgid(gid))?;
+            check(libc::setuid(uid))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies /proc/self/stat into the record: after setsid, so that it names the session.
+fn note_self(record: &File) -> io::Result<()> {
+    let mut line = [0u8; 1024];
+    // SAFETY: the path ends with NUL; the buffer is as long as it is said to be; the descriptors
+    // are open. Only system calls.
+    let written = unsafe {
+        let stat = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if stat < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let length = libc::read(stat, line.as_mut_ptr().cast(), line.len());
+        libc::close(stat);
+        if length <= 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::write(record.as_raw_fd(), line.as_ptr().cast(), length as usize)
+    };
+    if written <= 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The user that a server runs as.
+struct Account {
+    user: User,
+    groups: Vec<Gid>,
+}
+
+impl Account {
+    fn look_up(name: &str) -> Result<Account, String> {
+        let unknown = || format!("there is no user {name:?}");
+        let user = User::from_name(name).map_err(|error| format!("user {name:?}: {error}"))?;
+        let user = user.ok_or_else(unknown)?;
+        let text = CString::new(name).map_err(|_| unknown())?;
+        let groups = getgrouplist(&text, user.gid);
+        let groups = groups.map_err(|error| format!("the groups of {name:?}: {error}"))?;
+        Ok(Account { user, groups })
+    }
+}

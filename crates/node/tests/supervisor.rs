@@ -1,0 +1,413 @@
+//! The supervisor with real processes: small shell and Python servers on loopback.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use node::config::{Scheme, Service};
+use node::supervisor::{Event, Status, Supervisor, SupervisorError};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+struct Stage {
+    // Fields are dropped in this order: the directory goes when the servers are gone.
+    supervisor: Option<Supervisor>,
+    events: Receiver<Event>,
+    _dir: TempDir,
+}
+
+impl Stage {
+    fn new(services: &[Service]) -> Stage {
+        Stage::within(tempfile::tempdir().unwrap(), services)
+    }
+
+    fn within(dir: TempDir, services: &[Service]) -> Stage {
+        let (sender, events) = channel();
+        let on_event = move |event| drop(sender.send(event));
+        let supervisor = Supervisor::start(services, dir.path(), on_event).unwrap();
+        Stage { _dir: dir, events, supervisor: Some(supervisor) }
+    }
+
+    fn supervisor(&self) -> &Supervisor {
+        self.supervisor.as_ref().unwrap()
+    }
+
+    /// The next event that is about a process, not about its listener.
+    fn next(&self) -> Event {
+        loop {
+            match self.events.recv_timeout(LIMIT).expect("an event within the limit") {
+                Event::Listening { .. } | Event::NotListening { .. } => {}
+                event => return event,
+            }
+        }
+    }
+
+    fn started(&self) -> u32 {
+        match self.next() {
+            Event::Started { pid, .. } => pid,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn exited(&self) -> (Status, bool) {
+        match self.next() {
+            Event::Exited { status, crashed, .. } => (status, crashed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        self.supervisor.take().unwrap().stop(grace);
+    }
+}
+
+fn service(name: &str, port: u16, command: &[&str]) -> Service {
+    let words = command.iter().map(|word| (*word).to_owned()).collect();
+    Service {
+        name: name.to_owned(),
+        addresses: vec![IpAddr::from([127, 0, 0, 1])],
+        port,
+        command: Some(words),
+        user: None,
+        workdir: None,
+        scheme: Scheme::Track,
+        flow_budget_mib: 1,
+        environment: Default::default(),
+    }
+}
+
+fn shell(script: &str) -> Service {
+    service("sh", 1, &["sh", "-c", script])
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not so within the limit: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whether the process exists and is more than a zombie.
+fn alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+/// The process number that a script writes into a file.
+fn pid_in(path: &Path) -> u32 {
+    until("the script writes its number", || {
+        fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
+    });
+    fs::read_to_string(path).unwrap().trim().parse().unwrap()
+}
+
+fn path_in(dir: &TempDir, name: &str) -> PathBuf {
+    dir.path().join(name)
+}
+
+#[test]
+fn listening_is_reported_when_connections_are_taken() {
+    let port = free_port();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    // The socket is bound for a while before it listens.
+    let script = format!(
+        "import socket,time,os\ns=socket.socket()\ns.bind(('127.0.0.1',{port}))\ntime.sleep(.1)\n\
+         s.listen()\ns.accept()\ns.close()\ntime.sleep(60)"
+    );
+    let python = service("py", port, &["python3", "-c", &script]);
+    let mut stage = Stage::new(&[python]);
+    assert!(matches!(stage.events.recv_timeout(LIMIT), Ok(Event::Started { .. })));
+    let listening = Event::Listening { service: "py".to_owned() };
+    assert_eq!(stage.events.recv_timeout(LIMIT), Ok(listening));
+    let _client = TcpStream::connect(address).expect("it listens");
+    // The server closes its listener and lives on.
+    let deaf = Event::NotListening { service: "py".to_owned() };
+    assert_eq!(stage.events.recv_timeout(LIMIT), Ok(deaf));
+    stage.stop(Duration::ZERO);
+}
+
+#[test]
+fn an_operators_own_server_is_watched_too() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut own = service("own", listener.local_addr().unwrap().port(), &[]);
+    own.command = None;
+    let stage = Stage::new(&[own]);
+    let next = || stage.events.recv_timeout(LIMIT);
+    assert_eq!(next(), Ok(Event::Listening { service: "own".to_owned() }));
+    drop(listener);
+    assert_eq!(next(), Ok(Event::NotListening { service: "own".to_owned() }));
+}
+
+#[test]
+fn a_crash_is_told_from_an_exit_and_the_server_started_again() {
+    let stage = Stage::new(&[shell("kill -SEGV $$")]);
+    stage.started();
+    assert_eq!(stage.exited(), (Status::Signal(libc::SIGSEGV), true));
+    let again = stage.started();
+    assert!(alive(again) || again > 0);
+
+    let stage = Stage::new(&[shell("exit 3")]);
+    stage.started();
+    assert_eq!(stage.exited(), (Status::Code(3), true));
+
+    let stage = Stage::new(&[shell("exit 0")]);
+    stage.started();
+    assert_eq!(stage.exited(), (Status::Code(0), false));
+    stage.started();
+}
+
+#[test]
+fn restarts_slow_down() {
+    let begun = Instant::now();
+    let stage = Stage::new(&[shell("exit 1")]);
+    for _ in 0..4 {
+        stage.started();
+        stage.exited();
+    }
+    // 100 + 200 + 400 ms lie between four starts.
+    assert!(begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_command_that_cannot_run_is_reported_and_tried_again() {
+    let mut nobody = shell("true");
+    nobody.user = Some("no-such-user".to_owned());
+    for (service, says) in
+        [(service("x", 1, &["/nonexistent/program"]), "/nonexistent/program"), (nobody, "no user")]
+    {
+        let stage = Stage::new(&[service]);
+        for _ in 0..2 {
+            let Event::Unstartable { why, .. } = stage.next() else { panic!() };
+            assert!(why.contains(says), "{why:?} does not say {says:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_gets_its_user_directory_and_environment_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = path_in(&dir, "out");
+    fs::write(&out, "").unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&out, open).unwrap();
+    let script = format!(
+        "(id -un; id -Gn; pwd; echo $K; env | cut -d= -f1 | sort | tr '\\n' ' '; \
+         read x && echo input) > {0}; echo >> {0}; sleep 60",
+        out.display()
+    );
+    let mut quiet = shell(&script);
+    quiet.user = Some("nobody".to_owned());
+    quiet.workdir = Some("/usr".into());
+    quiet.environment = [("K".to_owned(), "v w".to_owned())].into();
+    let outer = path_in(&dir, "");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(outer, open).unwrap();
+    let stage = Stage::within(dir, &[quiet]);
+    let pid = stage.started();
+    until("the script has written", || {
+        fs::read_to_string(&out).unwrap().ends_with("\n\n") || {
+            fs::read_to_string(&out).unwrap().lines().count() >= 5
+        }
+    });
+    let text = fs::read_to_string(&out).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "nobody");
+    assert_eq!(lines[1], "nogroup");
+    assert_eq!(lines[2..4], ["/usr", "v w"]);
+    for name in lines[4].split_whitespace() {
+        let known = [
+            "HOME",
+            "K",
+            "LANG",
+            "PATH",
+            "PWD",
+            "STEADFAST_SERVER",
+            "USER",
+            "_",
+            "OLDPWD",
+            "SHLVL",
+        ];
+        assert!(known.contains(&name), "{name} in {text}");
+    }
+    assert!(!text.contains("input"));
+    // SAFETY: getsid takes an integer.
+    assert_eq!(unsafe { libc::getsid(pid as i32) }, pid as i32);
+}
+
+#[test]
+fn much_output_does_not_block_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = path_in(&dir, "done");
+    let script = format!("head -c 3000000 /dev/zero; echo yes > {}; sleep 60", done.display());
+    let stage = Stage::within(dir, &[shell(&script)]);
+    stage.started();
+    pid_like(&done);
+}
+
+fn pid_like(path: &Path) {
+    until("the file appears", || fs::read_to_string(path).is_ok_and(|text| text == "yes\n"));
+}
+
+#[test]
+fn a_crash_takes_the_rest_of_its_processes_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let note = path_in(&dir, "worker");
+    // The worker ignores SIGTERM and has a process group of its own.
+    let script = format!(
+        "set -m; (trap '' TERM; echo $$ > /dev/null; sh -c 'echo $PPID > {}; sleep 60') & wait",
+        note.display()
+    );
+    let stage = Stage::within(dir, &[shell(&script)]);
+    let leader = stage.started();
+    let worker = pid_in(&note);
+    // SAFETY: kill takes two integers; the leader is a child of the supervisor in this process.
+    unsafe { libc::kill(leader as i32, libc::SIGKILL) };
+    assert_eq!(stage.exited(), (Status::Signal(libc::SIGKILL), true));
+    stage.started();
+    // Started again only after everything of the old run is gone.
+    assert!(!alive(worker));
+}
+
+#[test]
+fn stop_asks_first_and_kills_after_the_grace() {
+    let dir = tempfile::tempdir().unwrap();
+    let (polite, trap) = (path_in(&dir, "polite"), path_in(&dir, "trap"));
+    let script = format!(
+        "trap 'echo yes > {}; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done",
+        polite.display(),
+        trap.display()
+    );
+    let mut stage = Stage::within(dir, &[shell(&script)]);
+    stage.started();
+    pid_in(&trap);
+    let begun = Instant::now();
+    stage.supervisor().stop_service("sh", Duration::from_secs(9));
+    assert_eq!(stage.exited(), (Status::Code(0), false));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    pid_like(&polite);
+    // It stays stopped until it is asked for again.
+    stage.supervisor().start_service("sh");
+    stage.started();
+    stage.stop(Duration::from_secs(5));
+
+    let dir = tempfile::tempdir().unwrap();
+    let trap = path_in(&dir, "trap");
+    let script =
+        format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", trap.display());
+    let mut stage = Stage::within(dir, &[shell(&script)]);
+    let pid = stage.started();
+    pid_in(&trap);
+    let begun = Instant::now();
+    stage.stop(Duration::from_millis(200));
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+    assert!(!alive(pid));
+    assert_eq!(stage.exited(), (Status::Signal(libc::SIGKILL), false));
+}
+
+#[test]
+fn a_dead_daemons_servers_are_ended_and_strangers_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, worker) = (path_in(&dir, "leader"), path_in(&dir, "worker"));
+    let script = format!(
+        "echo $$ > {}; sh -c 'echo $$ > {}; sleep 61; true' & wait",
+        leader.display(),
+        worker.display()
+    );
+    // A daemon: this test program again, killed the hard way.
+    let mut daemon = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_daemon", "--ignored", "--nocapture"])
+        .env("HELPER_DIR", dir.path())
+        .env("HELPER_SCRIPT", &script)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let (leader, worker) = (pid_in(&leader), pid_in(&worker));
+    // While it lives, a second daemon must not touch its servers.
+    let busy = Supervisor::start(&[], dir.path(), |_| ()).unwrap_err();
+    assert!(matches!(busy, SupervisorError::InUse(_)), "{busy}");
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    assert!(alive(leader) && alive(worker), "orphans survive their daemon");
+
+    // A stranger: alive, on record, but started at another time than the record says.
+    let stranger = std::process::Command::new("setsid").args(["sleep", "62"]).spawn().unwrap();
+    let mut stranger = Guard(stranger);
+    let records = path_in(&dir, "servers");
+    until("setsid has run", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", stranger.0.id())).unwrap();
+        stat.contains("(sleep)")
+    });
+    let genuine = fs::read_to_string(records.join("sh")).unwrap();
+    let header = genuine.lines().next().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", stranger.0.id())).unwrap();
+    let mut fields: Vec<&str> = stat.trim().split(' ').collect();
+    fields[21] = "1";
+    fs::write(records.join("other"), format!("{header}\n{}\n", fields.join(" "))).unwrap();
+    // And records that are no records.
+    fs::write(records.join("empty"), "").unwrap();
+    fs::write(records.join("garbage"), b"\xff\xff 1 2\n(((\n").unwrap();
+
+    let supervisor = Supervisor::start(&[], dir.path(), |_| ()).unwrap();
+    assert!(!alive(leader) && !alive(worker), "orphans are gone before anything is started");
+    assert_eq!(stranger.0.try_wait().unwrap(), None, "a stranger was killed");
+    drop(supervisor);
+    let left: Vec<_> = fs::read_dir(&records).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, [".lock"], "records are used once");
+}
+
+#[test]
+fn an_orphan_whose_leader_died_is_known_by_its_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, worker) = (path_in(&dir, "leader"), path_in(&dir, "worker"));
+    let script = format!(
+        "echo $$ > {}; sh -c 'echo $$ > {}; sleep 61; true' & wait",
+        leader.display(),
+        worker.display()
+    );
+    let mut daemon = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_daemon", "--ignored", "--nocapture"])
+        .env("HELPER_DIR", dir.path())
+        .env("HELPER_SCRIPT", &script)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let (leader, worker) = (pid_in(&leader), pid_in(&worker));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    // SAFETY: kill takes two integers; the leader is the orphan that the helper started.
+    unsafe { libc::kill(leader as i32, libc::SIGKILL) };
+    until("the leader is reaped by somebody", || !alive(leader));
+    assert!(alive(worker));
+    let supervisor = Supervisor::start(&[], dir.path(), |_| ()).unwrap();
+    assert!(!alive(worker));
+    drop(supervisor);
+}
+
+/// Not a test: the daemon that other tests kill.
+#[test]
+#[ignore = "started by other tests"]
+fn helper_daemon() {
+    let (Some(dir), Ok(script)) = (std::env::var_os("HELPER_DIR"), std::env::var("HELPER_SCRIPT"))
+    else {
+        return;
+    };
+    let _supervisor = Supervisor::start(&[shell(&script)], Path::new(&dir), |_| ()).unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+struct Guard(std::process::Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
