@@ -202,7 +202,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.is::<ConfigError>() || error.is::<KeyError>() { 3 } else { 1 }
+    let key = error.downcast_ref::<KeyError>();
+    let wrong_key = key.is_some_and(|error| !matches!(error, KeyError::Unwritable { .. }));
+    if wrong_key || error.is::<ConfigError>() { 3 } else { 1 }
 }
 
 fn state_dir(arg: &ConfigArg) -> anyhow::Result<PathBuf> {

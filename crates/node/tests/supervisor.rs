@@ -151,8 +151,7 @@ fn a_crash_is_told_from_an_exit_and_the_server_started_again() {
     let stage = Stage::new(&[shell("kill -SEGV $$")]);
     stage.started();
     assert_eq!(stage.exited(), (Status::Signal(libc::SIGSEGV), true));
-    let again = stage.started();
-    assert!(alive(again) || again > 0);
+    stage.started();
 
     let stage = Stage::new(&[shell("exit 3")]);
     stage.started();
@@ -200,7 +199,7 @@ fn a_server_gets_its_user_directory_and_environment_and_nothing_else() {
     fs::set_permissions(&out, open).unwrap();
     let script = format!(
         "(id -un; id -Gn; pwd; echo $K; env | cut -d= -f1 | sort | tr '\\n' ' '; \
-         read x && echo input) > {0}; echo >> {0}; sleep 60",
+         read x && echo input) > {0}; (echo; echo done) >> {0}; sleep 60",
         out.display()
     );
     let mut quiet = shell(&script);
@@ -212,29 +211,16 @@ fn a_server_gets_its_user_directory_and_environment_and_nothing_else() {
     fs::set_permissions(outer, open).unwrap();
     let stage = Stage::within(dir, &[quiet]);
     let pid = stage.started();
-    until("the script has written", || {
-        fs::read_to_string(&out).unwrap().ends_with("\n\n") || {
-            fs::read_to_string(&out).unwrap().lines().count() >= 5
-        }
-    });
+    until("the script has written", || fs::read_to_string(&out).unwrap().ends_with("done\n"));
     let text = fs::read_to_string(&out).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "nobody");
     assert_eq!(lines[1], "nogroup");
     assert_eq!(lines[2..4], ["/usr", "v w"]);
+    // Some shells add _, PWD, OLDPWD and SHLVL.
+    let known = "HOME K LANG PATH PWD STEADFAST_SERVER USER _ OLDPWD SHLVL";
+    let known: Vec<&str> = known.split(' ').collect();
     for name in lines[4].split_whitespace() {
-        let known = [
-            "HOME",
-            "K",
-            "LANG",
-            "PATH",
-            "PWD",
-            "STEADFAST_SERVER",
-            "USER",
-            "_",
-            "OLDPWD",
-            "SHLVL",
-        ];
         assert!(known.contains(&name), "{name} in {text}");
     }
     assert!(!text.contains("input"));
@@ -249,10 +235,10 @@ fn much_output_does_not_block_the_server() {
     let script = format!("head -c 3000000 /dev/zero; echo yes > {}; sleep 60", done.display());
     let stage = Stage::within(dir, &[shell(&script)]);
     stage.started();
-    pid_like(&done);
+    says_yes(&done);
 }
 
-fn pid_like(path: &Path) {
+fn says_yes(path: &Path) {
     until("the file appears", || fs::read_to_string(path).is_ok_and(|text| text == "yes\n"));
 }
 
@@ -292,7 +278,7 @@ fn stop_asks_first_and_kills_after_the_grace() {
     stage.supervisor().stop_service("sh", Duration::from_secs(9));
     assert_eq!(stage.exited(), (Status::Code(0), false));
     assert!(begun.elapsed() < Duration::from_secs(5));
-    pid_like(&polite);
+    says_yes(&polite);
     // It stays stopped until it is asked for again.
     stage.supervisor().start_service("sh");
     stage.started();
