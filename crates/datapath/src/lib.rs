@@ -87,6 +87,14 @@ impl Datapath {
     /// Loads the programs and attaches all of them but the adoption hook. Nothing passes to or
     /// from a service until a role is set.
     pub fn load(settings: &Settings) -> Result<Self, Error> {
+        // libbpf speaks on standard error, also of what is no error (a qdisc that exists).
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |level, text| {
+            let text = text.trim_end();
+            match level {
+                libbpf_rs::PrintLevel::Debug => tracing::trace!("{text}"),
+                _ => tracing::debug!("{text}"),
+            }
+        })));
         // The skeleton borrows its object for as long as both live, and a daemon has one data
         // path for all of its life: leaking these few bytes makes the skeleton 'static.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));

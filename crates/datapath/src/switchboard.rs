@@ -13,7 +13,7 @@ pub enum Role {
     None,
     /// Logs and relays.
     Backup,
-    /// Serves; `duplex`: under a lease, control segments through the backup.
+    /// Serves, under a lease; `duplex`: control segments go through the backup.
     Primary { duplex: bool },
 }
 
@@ -58,14 +58,10 @@ impl Switchboard {
                 unsafe { AtomicU64::from_ptr((&raw mut (*page).roles[bucket]).cast::<u64>()) };
             entry.store(word, Ordering::Release);
         }
-        self.byte(|page| {
-            // SAFETY: only takes the field's address.
-            unsafe { &raw mut (*page).crash_fenced }
-        })
-        .store(0, Ordering::Release);
+        self.clear_crash_fence();
     }
 
-    /// A duplex primary's output passes only before this instant (CLOCK_BOOTTIME, ns).
+    /// A primary's output passes only before this instant (CLOCK_BOOTTIME, ns).
     pub fn set_lease(&self, until_ns: u64) {
         self.word(|page| {
             // SAFETY: only takes the field's address.
@@ -102,6 +98,15 @@ impl Switchboard {
             != 0
     }
 
+    /// Opens a fence that a crash closed: nobody else can carry the flows (C4).
+    pub fn clear_crash_fence(&self) {
+        self.byte(|page| {
+            // SAFETY: only takes the field's address.
+            unsafe { &raw mut (*page).crash_fenced }
+        })
+        .store(0, Ordering::Release);
+    }
+
     /// Where frames for the peer go: out of `ifindex`, from `own` to `peer`.
     pub fn set_relay(&self, ifindex: u32, own: [u8; 6], peer: [u8; 6]) {
         let page = self.page.as_ptr();
@@ -131,6 +136,15 @@ impl Switchboard {
         self.word(|page| {
             // SAFETY: only takes the field's address.
             unsafe { &raw mut (*page).service_frames }
+        })
+        .load(Ordering::Relaxed)
+    }
+
+    /// Clients' frames for a service that arrived on the service link.
+    pub fn client_frames(&self) -> u64 {
+        self.word(|page| {
+            // SAFETY: only takes the field's address.
+            unsafe { &raw mut (*page).client_frames }
         })
         .load(Ordering::Relaxed)
     }

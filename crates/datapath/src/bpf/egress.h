@@ -67,7 +67,7 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 		return take(COUNT_DROP_NOT_PRIMARY);
 	if (ctl.crash_fenced)
 		return take(COUNT_DROP_CRASHED);
-	if (role.duplex && now_ns() >= ctl.lease_until_ns)
+	if (now_ns() >= ctl.lease_until_ns)
 		return take(COUNT_DROP_FENCED);
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (flow) {

@@ -284,6 +284,8 @@ static __always_inline int inbound(struct __sk_buff *skb, int link)
 	if (parsed == PARSED_MALFORMED || !parse_tcp(skb, &p))
 		return is_service_address(p.destination) ? drop(COUNT_DROP_MALFORMED) : TC_ACT_OK;
 	service = service_of(p.destination, p.destination_port);
+	if (service && link == 0 && !relayed)
+		ctl.client_frames++;
 	if (service)
 		return to_service(skb, &p, service, relayed);
 	if (service_of(p.source, p.source_port))

@@ -54,13 +54,15 @@ struct relay_path {
 
 /* One page, mapped into the daemon. */
 struct ctl {
-	/* A duplex primary emits only before this instant (CLOCK_BOOTTIME, ns). Invariant 3. */
+	/* A primary emits only before this instant (CLOCK_BOOTTIME, ns). Invariant 3. */
 	__u64 lease_until_ns;
 	/* A backup logs only while its daemon lives; later it relays without logging: the primary
 	 * has gone simplex by then. CLOCK_BOOTTIME, ns. */
 	__u64 journal_until_ns;
 	/* Frames on the service link that did not come from the peer. */
 	__u64 service_frames;
+	/* Those of them that were for a service: clients send here. */
+	__u64 client_frames;
 	struct role_entry roles[ROLE_BUCKETS];
 	struct relay_path relay;
 	__u8 peer_mac[2][6]; /* the peer's MAC on the service link and on the cluster link */
