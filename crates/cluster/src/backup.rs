@@ -131,6 +131,10 @@ impl Core {
         if self.leaving {
             return self.resign();
         }
+        if !self.is_silent() {
+            // Suspected before a pause of this node: judge afresh.
+            return false;
+        }
         if !self.may_claim_by_lease() {
             return self.silence() >= self.config.alone_wait() && self.disarm();
         }

@@ -22,12 +22,12 @@
 //!   nothing; only the alone wait, longer than any unattended kernel goes on, does.
 
 use crate::config::{ArbiterKind, Config, ConfigError};
-use crate::event::{Action, Claim, Event, Verdict};
-use crate::links::{Links, Moment};
+use crate::event::{Action, Claim, Event};
+use crate::links::Links;
 use crate::message::{
     EXTRA_MAX, Echo, Epoch, Heartbeat, Incarnation, Link, Nanos, Role, ServiceLink,
 };
-use crate::notice::{HandoverReason, Notice, PeerView, View};
+use crate::notice::{Notice, PeerView, View};
 
 /// What this node is. The epoch stands beside it in `Core`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,19 +69,19 @@ struct Standing {
 
 /// A question to the external arbiter.
 #[derive(Debug)]
-struct Pending {
-    epoch: Epoch,
-    claim: Claim,
-    ask_again: Nanos,
-    granted: Option<Epoch>,
+pub(crate) struct Pending {
+    pub epoch: Epoch,
+    pub claim: Claim,
+    pub ask_again: Nanos,
+    pub granted: Option<Epoch>,
 }
 
 /// Membership, lease and epoch of one node of a pair.
 #[derive(Debug)]
 pub struct Core {
     pub(crate) config: Config,
-    incarnation: Incarnation,
-    started: bool,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) started: bool,
     pub(crate) now: Nanos,
     pub(crate) state: State,
     /// Never decreases.
@@ -89,7 +89,7 @@ pub struct Core {
     /// Fence deadline as last written; 0 unless primary.
     pub(crate) lease: Nanos,
     holding: bool,
-    relay_via: Link,
+    pub(crate) relay_via: Link,
 
     pub(crate) ready: bool,
     /// Servers did listen once: not ready then means failed, not starting.
@@ -99,7 +99,7 @@ pub struct Core {
     extra: Vec<u8>,
 
     pub(crate) peer: Option<Peer>,
-    suspected: bool,
+    pub(crate) suspected: bool,
     pub(crate) links: Links,
     pub(crate) rival_reported: Option<(Incarnation, Epoch)>,
 
@@ -110,12 +110,12 @@ pub struct Core {
     /// First heartbeat sent after the last gap.
     pub(crate) wake_seq: u64,
 
-    seq: u64,
-    last_sent: Option<Heartbeat>,
+    pub(crate) seq: u64,
+    pub(crate) last_sent: Option<Heartbeat>,
     /// First heartbeat that told the present standing.
     standing_seq: u64,
 
-    pending: Option<Pending>,
+    pub(crate) pending: Option<Pending>,
     pub(crate) out: Vec<Action>,
 }
 
@@ -212,180 +212,6 @@ impl Core {
                 service_link: peer.msg.service_link,
                 extra: peer.msg.extra.clone(),
             }),
-        }
-    }
-
-    // ---- facts ----
-
-    fn notice_own_pause(&mut self, gap: Nanos) {
-        if !self.started {
-            self.attentive_since = self.now;
-            return;
-        }
-        if gap > self.config.inattentive_gap() {
-            self.attentive_since = self.now;
-            self.wake_seq = self.seq + 1;
-            self.out.push(Action::Report(Notice::Paused { gap }));
-        }
-        let unsent = self.last_sent.as_ref().map_or(0, |msg| self.now - msg.sent_at.min(self.now));
-        if unsent >= self.config.doubt_gap() {
-            self.doubt = true;
-            self.wake_seq = self.seq + 1;
-        }
-    }
-
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Tick => {}
-            Event::Heartbeat { link, msg } => self.take_heartbeat(link, msg),
-            Event::Carrier { link, up } => self.links.carrier(link, up),
-            Event::ServiceLinkEvidence { alive } => self.links.evidence(alive),
-            Event::ServiceReady(ready) => {
-                self.ready = ready;
-                self.was_ready |= ready;
-            }
-            Event::ServerCrashed => self.server_crashed(),
-            Event::SwitchoverRequested { by_user } => self.switchover_requested(if by_user {
-                HandoverReason::UserRequest
-            } else {
-                HandoverReason::PolicyRequest
-            }),
-            Event::Arbiter { asked, verdict } => self.take_verdict(asked, verdict),
-            Event::Shutdown => self.leaving = true,
-        }
-    }
-
-    fn take_heartbeat(&mut self, link: Link, mut msg: Heartbeat) {
-        if !msg.is_sane() {
-            self.report(Notice::BadHeartbeat);
-            return;
-        }
-        // An echo of something this life never sent tells nothing.
-        msg.echo = msg.echo.filter(|echo| {
-            let sent = self.last_sent.as_ref().map_or(0, |last| last.sent_at);
-            echo.incarnation == self.incarnation && echo.seq <= self.seq && echo.sent_at <= sent
-        });
-        let Some(peer) = &self.peer else {
-            self.report(Notice::PeerHeard { incarnation: msg.incarnation });
-            self.links.peer_returned(self.now);
-            self.links.heard(link, msg.seq, self.now);
-            self.accept(msg);
-            return;
-        };
-        let known = peer.msg.incarnation;
-        if msg.incarnation != known {
-            // A number that went back (a clock set wrong) is believed only once the known life
-            // is surely over and the new one has proved that it speaks now.
-            let gone = self.silence() >= self.config.alone_wait();
-            if msg.incarnation < known && !(gone && self.is_fresh(&msg)) {
-                return;
-            }
-            // What happened while the old life was silent is not known.
-            if self.now - peer.heard_at >= self.config.detection {
-                self.doubt = true;
-            }
-            self.report(Notice::PeerRestarted { old: known, new: msg.incarnation });
-            self.links.peer_restarted();
-        } else if msg.seq <= peer.msg.seq {
-            self.links.heard(link, msg.seq, self.now);
-            return;
-        }
-        if self.suspected {
-            self.report(Notice::PeerHeard { incarnation: msg.incarnation });
-            self.links.peer_returned(self.now);
-        }
-        self.links.heard(link, msg.seq, self.now);
-        self.accept(msg);
-    }
-
-    /// `msg` is the newest statement of the peer.
-    fn accept(&mut self, msg: Heartbeat) {
-        self.suspected = false;
-        // Claims rest on silence.
-        self.pending = None;
-        let answers_wake = msg.echo.is_some_and(|echo| echo.seq >= self.wake_seq);
-        match self.state {
-            State::Duplex { backup, .. } => {
-                let grants = msg.role == (Role::Backup { armed: true })
-                    && msg.epoch == self.epoch
-                    && msg.incarnation == backup;
-                if let (true, Some(echo)) = (grants, msg.echo) {
-                    let until = echo.sent_at + self.config.lease();
-                    if until > self.lease {
-                        self.lease = until;
-                        self.out.push(Action::Lease { until });
-                    }
-                    self.doubt &= !(answers_wake && self.is_fresh(&msg));
-                }
-            }
-            State::Armed { primary } => {
-                let mine = msg.incarnation == primary
-                    && msg.epoch == self.epoch
-                    && msg.enrolled == Some(self.incarnation);
-                if mine && answers_wake && self.is_fresh(&msg) {
-                    self.doubt = false;
-                }
-            }
-            _ => {}
-        }
-        self.peer = Some(Peer { msg, heard_at: self.now });
-    }
-
-    fn take_verdict(&mut self, asked: Epoch, verdict: Verdict) {
-        let Some(pending) = &mut self.pending else { return };
-        if pending.epoch != asked {
-            return;
-        }
-        match verdict {
-            Verdict::Granted { epoch } => {
-                pending.granted = Some(epoch.max(asked).min(Epoch::MAX_HEARD));
-            }
-            Verdict::Refused => {
-                pending.ask_again = self.now + 5 * self.config.detection;
-                let claim = pending.claim;
-                self.report(Notice::ArbiterRefused { epoch: asked });
-                if claim == Claim::Lease {
-                    self.lost_the_epoch();
-                }
-            }
-        }
-    }
-
-    fn notice_silence(&mut self) {
-        let silent_for = self.silence();
-        let Some(peer) = &self.peer else { return };
-        if !self.suspected && silent_for >= self.config.detection {
-            let last_heard = peer.heard_at;
-            self.suspected = true;
-            self.links.peer_silent();
-            self.report(Notice::Suspected { last_heard, silent_for });
-        }
-    }
-
-    fn judge_links(&mut self) {
-        let moment = Moment {
-            now: self.now,
-            attentive_since: self.attentive_since,
-            detection: self.config.detection,
-            heal_wait: self.config.heal_wait(),
-        };
-        let peer = self.peer.as_ref().map(|peer| &peer.msg);
-        let (notices, probe) = self.links.judge(moment, peer);
-        let (cluster, service) =
-            (self.links.path(Link::Cluster, peer), self.links.path(Link::Service, peer));
-        self.out.extend(notices.into_iter().map(Action::Report));
-        if probe {
-            self.out.push(Action::ProbeServiceLink);
-        }
-        let via = match (cluster, service) {
-            (true, _) => Link::Cluster,
-            (false, true) => Link::Service,
-            (false, false) => self.relay_via,
-        };
-        // Before the peer is known to hear, nothing is known to be broken.
-        if via != self.relay_via && !self.suspected {
-            self.relay_via = via;
-            self.out.push(Action::RelayVia { link: via });
         }
     }
 

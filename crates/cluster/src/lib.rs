@@ -34,6 +34,7 @@ mod change;
 mod config;
 mod core;
 mod event;
+mod facts;
 mod links;
 mod message;
 mod notice;

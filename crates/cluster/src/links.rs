@@ -123,21 +123,31 @@ impl Links {
         self.evidence = Some(alive);
     }
 
+    /// Whether this node has found nothing wrong with hearing the peer on `link`.
     pub(crate) fn hears(&self, link: Link) -> bool {
         let state = match link {
             Link::Cluster => &self.cluster,
             Link::Service => &self.service,
         };
-        state.health == Health::Up
+        !matches!(state.health, Health::Lost { .. })
     }
 
-    /// Whether heartbeats pass both ways.
-    pub(crate) fn path(&self, link: Link, peer: Option<&Heartbeat>) -> bool {
+    /// Whether neither side has found the link broken.
+    pub(crate) fn usable(&self, link: Link, peer: Option<&Heartbeat>) -> bool {
         let peer_hears = peer.is_some_and(|msg| match link {
             Link::Cluster => msg.hears_cluster,
             Link::Service => msg.hears_service,
         });
         self.hears(link) && peer_hears
+    }
+
+    /// Whether heartbeats are known to pass both ways.
+    pub(crate) fn path(&self, link: Link, peer: Option<&Heartbeat>) -> bool {
+        let up = match link {
+            Link::Cluster => self.cluster.health == Health::Up,
+            Link::Service => self.service.health == Health::Up,
+        };
+        up && self.usable(link, peer)
     }
 
     pub(crate) fn verdict(&self) -> ServiceLink {

@@ -121,9 +121,9 @@ pub struct Heartbeat {
     pub leaving: bool,
     /// Tie-break between nodes of equal standing, before the name.
     pub prefers_primary: bool,
-    /// The sender hears the receiver on the cluster link.
+    /// The sender has found nothing wrong with hearing the receiver on the cluster link.
     pub hears_cluster: bool,
-    /// The sender hears the receiver on the service link.
+    /// The same for the service link.
     pub hears_service: bool,
     /// The sender's verdict on its own service link.
     pub service_link: ServiceLink,
