@@ -315,7 +315,13 @@ impl Core {
             let news =
                 Heartbeat { seq: last.seq, sent_at: last.sent_at, echo: last.echo, ..msg.clone() }
                     != *last;
-            news || self.now >= last.sent_at + self.config.heartbeat()
+            // A backup keeps step with its primary: the lease is renewed a journey after the
+            // heartbeat left, instead of up to one interval later.
+            let unanswered = matches!(self.state, State::Armed { .. })
+                && msg.echo.map(|echo| echo.seq) != last.echo.map(|echo| echo.seq);
+            let interval = self.config.heartbeat();
+            let wait = if unanswered { interval / 2 } else { interval };
+            news || self.now >= last.sent_at + wait
         });
         if !due {
             return;
