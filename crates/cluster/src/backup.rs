@@ -121,8 +121,7 @@ impl Core {
                     };
                 }
             }
-            let useless =
-                self.links.verdict() == ServiceLink::Dead && msg.service_link == ServiceLink::Alive;
+            let useless = self.is_cut_off_alone(&msg);
             if useless || self.leaving {
                 return self.resign();
             }

@@ -252,6 +252,14 @@ impl Core {
         told && known && self.is_fresh(msg)
     }
 
+    /// Whether this node's service link is dead and the peer's works. The peer must know of the
+    /// first when it claims the second: else both may have lost the link in the same instant.
+    pub(crate) fn is_cut_off_alone(&self, msg: &Heartbeat) -> bool {
+        self.links.verdict() == ServiceLink::Dead
+            && msg.service_link == ServiceLink::Alive
+            && self.is_mutual(msg)
+    }
+
     /// Whether silence alone suffices for this node's claim to the next epoch.
     pub(crate) fn may_claim_by_lease(&self) -> bool {
         !self.doubt || self.config.arbiter == ArbiterKind::External
@@ -315,13 +323,7 @@ impl Core {
             let news =
                 Heartbeat { seq: last.seq, sent_at: last.sent_at, echo: last.echo, ..msg.clone() }
                     != *last;
-            // A backup keeps step with its primary: the lease is renewed a journey after the
-            // heartbeat left, instead of up to one interval later.
-            let unanswered = matches!(self.state, State::Armed { .. })
-                && msg.echo.map(|echo| echo.seq) != last.echo.map(|echo| echo.seq);
-            let interval = self.config.heartbeat();
-            let wait = if unanswered { interval / 2 } else { interval };
-            news || self.now >= last.sent_at + wait
+            news || self.now >= self.next_beat()
         });
         if !due {
             return;
@@ -395,14 +397,24 @@ impl Core {
         }
     }
 
+    /// When the next heartbeat is due if nothing changes.
+    fn next_beat(&self) -> Nanos {
+        let Some(last) = &self.last_sent else { return self.now };
+        // A backup keeps step with its primary: the lease is renewed a journey after the
+        // heartbeat left, instead of up to one interval later.
+        let newest = self.peer.as_ref().map(|peer| peer.msg.seq);
+        let unanswered =
+            matches!(self.state, State::Armed { .. }) && last.echo.map(|echo| echo.seq) != newest;
+        let interval = self.config.heartbeat();
+        last.sent_at + if unanswered { interval / 2 } else { interval }
+    }
+
     fn next_wake(&self) -> Nanos {
-        let beat =
-            self.last_sent.as_ref().map_or(self.now, |m| m.sent_at) + self.config.heartbeat();
         let silent_since = self.now - self.silence();
         [silent_since + self.config.detection, silent_since + self.config.alone_wait()]
             .into_iter()
             .filter(|&at| at > self.now)
-            .fold(beat, Nanos::min)
+            .fold(self.next_beat(), Nanos::min)
     }
 
     /// What every state must satisfy between steps.

@@ -48,6 +48,8 @@ pub(crate) struct Links {
     /// Last answer to a probe, while the service path is broken.
     evidence: Option<bool>,
     next_probe: Nanos,
+    /// First heartbeat in which the peer called its service link dead; `None` while it does not.
+    peer_dead_seq: Option<u64>,
     verdict: ServiceLink,
     /// While the verdict is `Dead`: the link has looked alive since then.
     revived_since: Option<Nanos>,
@@ -67,6 +69,7 @@ impl Links {
             peer_since: None,
             evidence: None,
             next_probe: 0,
+            peer_dead_seq: None,
             verdict: ServiceLink::Unknown,
             revived_since: None,
         }
@@ -93,6 +96,7 @@ impl Links {
     pub(crate) fn peer_restarted(&mut self) {
         self.cluster.newest_seq = 0;
         self.service.newest_seq = 0;
+        self.peer_dead_seq = None;
     }
 
     /// The peer is heard again after a silence: judge the links afresh.
@@ -179,7 +183,13 @@ impl Links {
         peer: Option<&Heartbeat>,
         notices: &mut Vec<Notice>,
     ) -> bool {
-        let path = self.path(Link::Service, peer);
+        self.peer_dead_seq = peer
+            .filter(|msg| msg.service_link == ServiceLink::Dead)
+            .map(|msg| self.peer_dead_seq.unwrap_or(msg.seq));
+        // A peer that has lost the link tells so over the other one, before its silence shows
+        // here. From then on only others prove that the fault is not on this side.
+        let contradicted = self.peer_dead_seq.is_some_and(|seq| self.service.newest_seq < seq);
+        let path = self.path(Link::Service, peer) && !contradicted;
         if path {
             self.evidence = None;
         }

@@ -102,7 +102,7 @@ impl Core {
         if self.able_backup().is_err() {
             return false;
         }
-        if self.links.verdict() == ServiceLink::Dead && msg.service_link == ServiceLink::Alive {
+        if self.is_cut_off_alone(msg) {
             return self.hand_over(HandoverReason::ServiceLinkDead);
         }
         self.was_ready && !self.ready && self.hand_over(HandoverReason::ServiceNotReady)

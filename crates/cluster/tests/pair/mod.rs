@@ -192,13 +192,13 @@ impl Pair {
                 next = (tick(node, self.now), Some(n));
             }
         }
-        if let Some((&(at, id), _)) = self.flying.first_key_value() {
-            if at <= next.0 {
-                let (to, link, msg) = self.flying.remove(&(at, id)).expect("just seen");
-                self.now = self.now.max(at);
-                self.event(to, Event::Heartbeat { link, msg });
-                return true;
-            }
+        if let Some((&(at, id), _)) = self.flying.first_key_value()
+            && at <= next.0
+        {
+            let (to, link, msg) = self.flying.remove(&(at, id)).expect("just seen");
+            self.now = self.now.max(at);
+            self.event(to, Event::Heartbeat { link, msg });
+            return true;
         }
         self.now = next.0;
         if let Some(n) = next.1 {
