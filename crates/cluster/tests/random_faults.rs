@@ -72,4 +72,4 @@ fn invariant_3_and_recovery_hold_under_random_faults() {
     }
 }
 
-const RUNS: u64 = 300;
+const RUNS: u64 = 1_000;

@@ -172,6 +172,23 @@ fn a_lone_primary_that_pauses_beyond_its_lease_asks_before_it_serves_again() {
 }
 
 #[test]
+fn a_lone_primary_that_runs_for_instants_only_does_not_extend_its_lease() {
+    let mut pair = Pair::duplex();
+    pair.kill(B);
+    pair.expect_within(130, "a goes simplex", |p| p.is_simplex(A));
+    pair.run_ms(500);
+    pair.pause(A);
+    pair.restart(B);
+    // It wakes for an instant, is not heard, and freezes again; the returned node cannot tell
+    // that from death. The pair asserts that its start finds the other fence closed.
+    pair.run_ms(1_900);
+    pair.resume(A);
+    pair.flush_network();
+    pair.pause(A);
+    pair.expect_within(1_500, "b serves alone", |p| p.is_simplex(B));
+}
+
+#[test]
 fn the_death_of_the_backup_leaves_a_simplex_primary_with_the_address() {
     let mut pair = Pair::duplex();
     let epoch = pair.nodes[A].epoch;
