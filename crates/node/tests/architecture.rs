@@ -131,6 +131,14 @@ fn every_key_of_the_configuration_is_explained_to_operators() {
     }
 }
 
+#[test]
+fn the_configuration_in_the_readme_is_accepted() {
+    let page = text("README.md");
+    let (_, rest) = page.split_once("```toml\n").expect("the README shows a configuration");
+    let (example, _) = rest.split_once("```").expect("the block has an end");
+    node::config::Config::parse(example, Path::new("README.md")).unwrap();
+}
+
 /// Links between the documents lead somewhere.
 #[test]
 fn links_between_documents_lead_to_files() {
