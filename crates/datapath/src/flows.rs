@@ -163,8 +163,14 @@ impl Flow {
 
     /// TSval and TSecr for a segment forged in the client's name, if the flow uses timestamps.
     /// `now_ms` is CLOCK_BOOTTIME in ms, as the data path reads it.
+    ///
+    /// An adopted child starts its clock at the TSecr it is born with. That must not run behind
+    /// the dead primary's clock, whose latest value this node has not seen: what the client echoed
+    /// tells it but for the way through the network, which [`TSVAL_SLACK_MS`] covers. A jump ahead
+    /// is harmless: RFC 7323 §5.4 asks for monotony only.
     pub fn timestamps(&self, now_ms: u32) -> Option<(u32, u32)> {
-        self.options().timestamps.then(|| (self.raw.tsval, now_ms.wrapping_add(self.raw.ts_delta)))
+        let clock = now_ms.wrapping_add(self.raw.ts_delta).wrapping_add(TSVAL_SLACK_MS);
+        self.options().timestamps.then_some((self.raw.tsval, clock))
     }
 
     /// First sequence number the adopted child sends.
@@ -229,6 +235,9 @@ impl From<u8> for types::flow_state {
         Self(raw.into())
     }
 }
+
+/// By how much an adopted flow's timestamp clock runs ahead of the best estimate, in ms.
+const TSVAL_SLACK_MS: u32 = 1000;
 
 const OPT_WSCALE: u8 = 0x01;
 const OPT_SACK: u8 = 0x02;

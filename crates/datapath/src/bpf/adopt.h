@@ -7,7 +7,10 @@
  */
 #pragma once
 
-static __always_inline void birth_attributes(const struct flow *flow,
+/* The forged segment says everything about clocks: the child must be able to believe the very
+ * segment it is born from, whatever the flow's entry has learnt since (RFC 7323 §5). */
+static __always_inline void birth_attributes(struct __sk_buff *skb, const struct packet *p,
+					     const struct flow *flow,
 					     struct bpf_tcp_req_attrs *attrs)
 {
 	attrs->mss = flow->mss;
@@ -16,12 +19,9 @@ static __always_inline void birth_attributes(const struct flow *flow,
 	attrs->wscale_ok = !!(flow->options & OPT_WSCALE);
 	attrs->sack_ok = !!(flow->options & OPT_SACK);
 	attrs->ecn_ok = !!(flow->options & OPT_ECN);
-	attrs->tstamp_ok = !!(flow->options & OPT_TSTAMP);
-	attrs->rcv_tsval = flow->tsval;
-	/* The child's clock starts at rcv_tsecr. It must not run behind the dead primary's, whose
-	 * latest value the backup has not seen: what the client echoed tells it but for one way
-	 * through the network, which the slack covers (RFC 7323 §5.4 asks for monotony only). */
-	attrs->rcv_tsecr = now_ms() + flow->ts_delta + tsval_slack_ms;
+	if (flow->options & OPT_TSTAMP)
+		attrs->tstamp_ok =
+			parse_timestamps(skb, p, &attrs->rcv_tsval, &attrs->rcv_tsecr);
 }
 
 SEC("tc")
@@ -73,7 +73,7 @@ int adopt_in(struct __sk_buff *skb)
 		bpf_sk_release(found);
 		return drop(COUNT_ADOPT_OCCUPIED);
 	}
-	birth_attributes(flow, &attrs);
+	birth_attributes(skb, &p, flow, &attrs);
 	error = bpf_sk_assign_tcp_reqsk(skb, listener, &attrs, sizeof(attrs));
 	bpf_sk_release(found);
 	if (error)

@@ -6,7 +6,6 @@ const volatile __u32 service_ifindex;
 const volatile __u32 cluster_ifindex;
 const volatile __u64 netns_cookie;	/* sockets of other namespaces are not ours */
 const volatile __be32 own_address4;	/* our address on the service link: what ARP may claim */
-const volatile __u32 tsval_slack_ms = 1000; /* see birth_attributes() */
 
 /* On frames that the data path itself sends out of a link: node_out, which they meet on the way,
  * has either judged them already or must not take them for this node's output. */
