@@ -12,6 +12,11 @@ pub struct Arbiter {
 }
 
 impl Arbiter {
+    /// To whom `epoch` was granted.
+    pub fn owner(&self, epoch: Epoch) -> Option<usize> {
+        self.granted.get(&epoch).copied()
+    }
+
     /// Answers node `who`. `peer_down`: the peer can neither decide nor emit.
     pub fn answer(&mut self, who: usize, epoch: Epoch, claim: Claim, peer_down: bool) -> Verdict {
         match claim {

@@ -47,6 +47,8 @@ pub struct Host {
     pub config: Config,
     pub core: Core,
     pub incarnation: u64,
+    /// Highest epoch of any life: what a daemon that writes it down reads when it starts.
+    pub highest: Epoch,
     pub clock: Clock,
     pub power: Power,
     /// Real time since when `power` is what it is.
@@ -79,6 +81,7 @@ impl Host {
             config,
             core,
             incarnation: 1,
+            highest: Epoch(0),
             clock,
             power: Power::Up,
             since: 0,
@@ -130,12 +133,11 @@ impl Host {
         }
     }
 
-    /// A new daemon. The first thing it does is to fence the kernel. `last_epoch`: what it
-    /// remembers.
-    pub fn start(&mut self, now: Nanos, last_epoch: Epoch) {
+    /// A new daemon. The first thing it does is to fence the kernel.
+    pub fn start(&mut self, now: Nanos, remembers: bool) {
         self.kill(now, false);
         self.incarnation += 1;
-        self.config.last_epoch = last_epoch;
+        self.config.last_epoch = if remembers { self.highest } else { Epoch(0) };
         let own = self.clock.at(now);
         self.core = Core::new(self.config.clone(), own, self.incarnation).expect("a valid config");
         self.power = Power::Up;

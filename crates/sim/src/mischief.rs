@@ -122,6 +122,7 @@ impl World {
     /// on. Returns the node that stays dead.
     pub fn make_peace(&mut self) -> Result<Option<usize>, Violation> {
         self.mischief = false;
+        self.forget_plans();
         self.note(|_| String::from("faults end"));
         self.heal()?;
         let dead = self.dice.chance(250).then(|| self.dice.side());
@@ -138,7 +139,6 @@ impl World {
             }
             self.tell_later(n, self.detection, Event::ServiceReady(true));
         }
-        self.forget_plans(dead);
         Ok(dead)
     }
 
@@ -146,7 +146,10 @@ impl World {
     pub fn is_settled(&self, dead: Option<usize>) -> bool {
         match dead {
             Some(dead) => self.is_simplex(1 - dead),
-            None => self.is_duplex(0) || self.is_duplex(1),
+            None => {
+                let up = self.hosts.iter().all(|host| host.power == Power::Up && host.server);
+                up && (self.is_duplex(0) || self.is_duplex(1))
+            }
         }
     }
 

@@ -35,9 +35,6 @@ pub enum Violation {
         /// What is there instead.
         state: String,
     },
-    /// The pair had recovered and left that state again without a fault.
-    #[error("settled, but did not stay so: {0}")]
-    NotSteady(String),
     /// A clean death of the primary's host, and nobody served in time.
     #[error("the backup served {late_us} µs after the detection time")]
     LateFailover {

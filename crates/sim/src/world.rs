@@ -218,6 +218,7 @@ impl World {
                 watch_role(&mut self.hosts, n, role, epoch)?;
                 let kernel = &mut self.hosts[n].kernel;
                 (kernel.role, kernel.epoch) = (role, epoch);
+                self.hosts[n].highest = self.hosts[n].highest.max(epoch);
                 self.role_changes += 1;
                 watch(&mut self.hosts, self.now)?;
             }
@@ -264,14 +265,18 @@ impl World {
         self.plan(there, Due::Question { from: n, life, epoch, claim, answer_takes: back });
     }
 
-    /// Drops what faults have planned: restarts of the `dead` node, and all that would do harm.
-    pub fn forget_plans(&mut self, dead: Option<usize>) {
+    /// Drops what faults have planned.
+    pub fn forget_plans(&mut self) {
         self.agenda.retain(|_, due| match due {
-            Due::Mischief | Due::GivesUpWaiting { .. } => false,
-            Due::Start { node } => dead != Some(*node),
+            Due::Mischief | Due::Start { .. } | Due::GivesUpWaiting { .. } => false,
             Due::Tell { event, .. } => *event != Event::ServiceReady(false),
             _ => true,
         });
+    }
+
+    /// Whether the arbiter has given the epoch after the present one to node `n`.
+    pub fn next_epoch_belongs_to(&self, n: usize) -> bool {
+        self.arbiter.owner(self.hosts[n].kernel.epoch.plus(1)) == Some(n)
     }
 
     pub fn tell_later(&mut self, n: usize, after: Nanos, event: Event) {
@@ -286,12 +291,10 @@ impl World {
     }
 
     pub fn start(&mut self, n: usize) -> Result<(), Violation> {
-        let epoch = self.hosts[n].kernel.epoch.max(self.hosts[n].config.last_epoch);
-        let last_epoch = if self.remembers { epoch } else { Epoch(0) };
-        self.hosts[n].start(self.now, last_epoch);
+        self.hosts[n].start(self.now, self.remembers);
         self.net.starts(n, self.now);
         let life = self.hosts[n].incarnation;
-        self.note(|_| format!("{} starts, incarnation {life}, remembers {last_epoch:?}", name(n)));
+        self.note(|_| format!("{} starts as incarnation {life}", name(n)));
         for link in Link::ALL {
             if !self.net.has_carrier(n, link) {
                 self.tell(n, Event::Carrier { link, up: false })?;
