@@ -83,8 +83,10 @@ impl Core {
             return false;
         }
         // A peer that is still idle in this very epoch has not served since: what this node
-        // holds is up to date.
+        // holds is up to date. A life that came to this epoch later proves nothing: it may have
+        // served alone under a lower number, and given way to an old statement of this node.
         let current = self.state == State::Fenced
+            && self.follower == Some(msg.incarnation)
             && msg.role == (Role::Backup { armed: false })
             && msg.epoch == self.epoch;
         let epoch = self.epoch.max(msg.epoch).plus(1);

@@ -95,6 +95,9 @@ impl Core {
         self.suspected = false;
         // Claims rest on silence.
         self.pending = None;
+        if self.now < self.lease && msg.epoch == self.epoch && !msg.is_primary() {
+            self.follower = Some(msg.incarnation);
+        }
         let answers_wake = msg.echo.is_some_and(|echo| echo.seq >= self.wake_seq);
         match self.state {
             State::Duplex { backup, .. } => {

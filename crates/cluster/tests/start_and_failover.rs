@@ -298,3 +298,28 @@ fn last_heartbeat(pair: &Pair, n: usize) -> cluster::Heartbeat {
     });
     sent.expect("nodes send heartbeats")
 }
+
+#[test]
+fn a_primary_that_was_away_trusts_no_life_that_came_to_its_epoch_meanwhile() {
+    let mut pair = Pair::duplex();
+    pair.kill(B);
+    pair.expect_within(130, "a serves alone", |p| p.is_simplex(A));
+    pair.run_ms(100);
+    let late = pair.nodes[A].log.iter().rev().find_map(|(_, action)| match action {
+        Action::Send { link, msg } => Some(Event::Heartbeat { link: *link, msg: msg.clone() }),
+        _ => None,
+    });
+    pair.flush_network();
+    pair.pause(A);
+    // A new life of b that remembers no epoch hears nobody and serves, in a lower epoch.
+    pair.restart(B);
+    pair.expect_within(3_500, "b serves alone", |p| p.is_simplex(B));
+    assert!(pair.nodes[B].epoch < pair.nodes[A].epoch);
+    // A copy of what a said long ago was under way all the time.
+    pair.event(B, late.expect("a sent heartbeats"));
+    assert!(!pair.may_emit(B), "the higher epoch wins");
+    pair.clear_logs();
+    pair.resume(A);
+    pair.expect_within(3_500, "one of them serves", |p| p.may_emit(A) || p.may_emit(B));
+    assert!(pair.did(A, |action| *action == Action::DiscardFlows), "b has served since");
+}
