@@ -38,7 +38,7 @@ pub struct World {
     pub net: Network,
     pub detection: Nanos,
     pub alone_wait: Nanos,
-    /// Nodes remember their epoch over a restart.
+    /// Nodes remember their epoch over a restart. With an arbiter they must.
     pub remembers: bool,
     /// Faults happen.
     pub mischief: bool,
@@ -61,7 +61,7 @@ impl World {
             net: Network::new(detection, setup.arbiter == ArbiterKind::None),
             detection,
             alone_wait: hosts[0].config.alone_wait(),
-            remembers: dice.coin(),
+            remembers: setup.arbiter == ArbiterKind::External || dice.coin(),
             mischief: false,
             role_changes: 0,
             hosts,
