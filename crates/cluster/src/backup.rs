@@ -109,7 +109,8 @@ impl Core {
                     // The peer serves without this node: what was logged is out of date.
                     return self.disarm();
                 }
-            } else if same && msg.epoch > self.epoch {
+            } else if msg.epoch > self.epoch {
+                // It, or an earlier life of it, went on alone.
                 return self.disarm();
             } else if msg.is_idle() && self.is_fresh(&msg) {
                 if same && msg.role == Role::Fenced && msg.epoch == self.epoch {

@@ -323,3 +323,25 @@ fn a_primary_that_was_away_trusts_no_life_that_came_to_its_epoch_meanwhile() {
     pair.expect_within(3_500, "one of them serves", |p| p.may_emit(A) || p.may_emit(B));
     assert!(pair.did(A, |action| *action == Action::DiscardFlows), "b has served since");
 }
+
+#[test]
+fn a_primary_that_restarts_in_a_later_epoch_has_gone_on_without_its_backup() {
+    for later in [0, 1] {
+        let mut pair = Pair::duplex();
+        pair.run_ms(20);
+        let last = pair.nodes[A].log.iter().rev().find_map(|(_, action)| match action {
+            Action::Send { msg, .. } => Some(msg.clone()),
+            _ => None,
+        });
+        let mut msg = last.expect("a sends heartbeats");
+        pair.kill(A);
+        pair.flush_network();
+        msg.incarnation.0 += 1;
+        (msg.seq, msg.role, msg.enrolled) = (1, Role::Starting, None);
+        msg.epoch = msg.epoch.plus(later);
+        pair.event(B, Event::Heartbeat { link: Link::Cluster, msg });
+        let promoted = |action: &Action| matches!(action, Action::Promote { .. });
+        assert_eq!(pair.did(B, promoted), later == 0);
+        assert_eq!(pair.did(B, |action| *action == Action::DiscardFlows), later == 1);
+    }
+}
