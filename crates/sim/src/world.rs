@@ -265,10 +265,13 @@ impl World {
         self.plan(there, Due::Question { from: n, life, epoch, claim, answer_takes: back });
     }
 
-    /// Drops what faults have planned.
+    /// Drops what faults have planned, and questions that they have delayed.
     pub fn forget_plans(&mut self) {
         self.agenda.retain(|_, due| match due {
-            Due::Mischief | Due::Start { .. } | Due::GivesUpWaiting { .. } => false,
+            Due::Mischief
+            | Due::Start { .. }
+            | Due::GivesUpWaiting { .. }
+            | Due::Question { .. } => false,
             Due::Tell { event, .. } => *event != Event::ServiceReady(false),
             _ => true,
         });
