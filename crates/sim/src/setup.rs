@@ -22,6 +22,8 @@ pub enum Sabotage {
     KeepsFlows,
     /// The nodes do not ask the arbiter.
     IgnoresArbiter,
+    /// The arbiter takes a dead daemon for a dead host, whose kernel may still emit.
+    HastyArbiter,
     /// Nobody ever answers for the service address.
     NoAddress,
     /// A frozen daemon's deadlines count from when it wakes.

@@ -88,3 +88,21 @@ pub fn watch_role(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dice::Dice;
+    use crate::setup::{Sabotage, Setup, hosts};
+
+    #[test]
+    fn a_kernel_may_not_go_back_nor_begin_to_serve_in_the_epoch_it_is_in() {
+        let setup = Setup { arbiter: cluster::ArbiterKind::None, sabotage: Sabotage::None };
+        let mut hosts = hosts(setup, &mut Dice::new(1));
+        hosts[0].kernel.epoch = Epoch(5);
+        let primary = Role::Primary { duplex: false };
+        let mut allows = |role, epoch| watch_role(&mut hosts, 0, role, Epoch(epoch)).is_ok();
+        assert!(allows(primary, 6) && !allows(primary, 5) && !allows(primary, 4));
+        assert!(allows(Role::Fenced, 5) && !allows(Role::Fenced, 4));
+    }
+}

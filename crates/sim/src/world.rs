@@ -133,7 +133,9 @@ impl World {
                 self.tell(to, event)?;
             }
             Due::Question { from, life, epoch, claim, answer_takes } => {
-                let down = self.hosts[1 - from].is_surely_down(self.now);
+                let peer = &self.hosts[1 - from];
+                let hasty = self.setup.sabotage == Sabotage::HastyArbiter;
+                let down = peer.is_surely_down(self.now) || hasty && !peer.is_running();
                 let verdict = self.arbiter.answer(from, epoch, claim, down);
                 self.note(|_| {
                     format!("arbiter to {}: {claim:?} {epoch:?} {verdict:?}", name(from))
@@ -143,10 +145,10 @@ impl World {
             }
             Due::Resume { node, life } if is_life(self, node, life) => self.resume(node)?,
             Due::Start { node } if !self.hosts[node].is_running() => self.start(node)?,
-            Due::GivesUpWaiting { node, life } if is_life(self, node, life) => {
-                if self.hosts[node].is_running() {
-                    self.kill(node, false);
-                }
+            Due::GivesUpWaiting { node, life }
+                if is_life(self, node, life) && self.hosts[node].is_running() =>
+            {
+                self.kill(node, false);
             }
             Due::Mischief => self.do_mischief()?,
             _ => {}
