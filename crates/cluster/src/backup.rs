@@ -83,8 +83,10 @@ impl Core {
             return false;
         }
         // A peer that is still idle in this very epoch has not served since: what this node
-        // holds is up to date.
+        // holds is up to date. A life that came to this epoch later proves nothing: it may have
+        // served alone under a lower number, and given way to an old statement of this node.
         let current = self.state == State::Fenced
+            && self.follower == Some(msg.incarnation)
             && msg.role == (Role::Backup { armed: false })
             && msg.epoch == self.epoch;
         let epoch = self.epoch.max(msg.epoch).plus(1);
@@ -107,7 +109,8 @@ impl Core {
                     // The peer serves without this node: what was logged is out of date.
                     return self.disarm();
                 }
-            } else if same && msg.epoch > self.epoch {
+            } else if msg.epoch > self.epoch {
+                // It, or an earlier life of it, went on alone.
                 return self.disarm();
             } else if msg.is_idle() && self.is_fresh(&msg) {
                 if same && msg.role == Role::Fenced && msg.epoch == self.epoch {

@@ -9,6 +9,9 @@ use crate::notice::{HandoverReason, Notice, PromoteReason, SimplexReason};
 impl Core {
     fn enter(&mut self, state: State, epoch: Epoch) {
         assert!(epoch >= self.epoch, "epoch would step back from {:?} to {epoch:?}", self.epoch);
+        if epoch > self.epoch {
+            self.follower = None;
+        }
         self.state = state;
         self.epoch = epoch;
         self.out.push(Action::SetRole { role: self.role(), epoch });

@@ -41,7 +41,9 @@ pub struct Config {
     pub drift_ppm: u32,
     /// Who decides when both links are silent; default `None`.
     pub arbiter: ArbiterKind,
-    /// Highest epoch this node remembers from an earlier life; default 0.
+    /// Highest epoch this node remembers from an earlier life; default 0. With an external
+    /// arbiter it must be remembered, written down before a role is carried out: after a cut in
+    /// one direction it is how the peer learns that a life it missed has served.
     pub last_epoch: crate::message::Epoch,
 }
 

@@ -101,6 +101,9 @@ pub struct Core {
     pub(crate) peer: Option<Peer>,
     pub(crate) suspected: bool,
     pub(crate) links: Links,
+    /// Life of the peer that said it is in this node's epoch while this node served in it. Epochs
+    /// of one life only grow: as long as it says so it has served in none since.
+    pub(crate) follower: Option<Incarnation>,
     pub(crate) rival_reported: Option<(Incarnation, Epoch)>,
 
     born: Nanos,
@@ -142,6 +145,7 @@ impl Core {
             peer: None,
             suspected: false,
             links: Links::new(),
+            follower: None,
             rival_reported: None,
             born: now,
             attentive_since: now,

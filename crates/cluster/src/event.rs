@@ -43,7 +43,8 @@ pub enum Event {
         /// A person asked (as opposed to an automatic policy).
         by_user: bool,
     },
-    /// Answer to `Action::AskArbiter`.
+    /// Answer to `Action::AskArbiter`. One that took longer than the start-up wait must be
+    /// dropped: the state of affairs it speaks of may be over.
     Arbiter {
         /// The epoch that was asked for; answers to other questions are ignored.
         asked: Epoch,
@@ -62,7 +63,9 @@ pub enum Claim {
     /// good; asking again is answered alike.
     Lease,
     /// The asker has no such standing. The arbiter may grant this only if it knows that the
-    /// peer is down, and must choose an epoch above all it has granted.
+    /// peer's host is down, or that its daemon has been gone for longer than the solo lease
+    /// (the kernel of a daemon that just died still emits), and must choose an epoch above all
+    /// it has granted.
     Alone,
 }
 
@@ -71,7 +74,7 @@ pub enum Claim {
 pub enum Verdict {
     /// The asker may serve alone, in this epoch (not below the one asked for).
     Granted {
-        /// The epoch to serve in.
+        /// The epoch to serve in. For a lease exactly the one asked for.
         epoch: Epoch,
     },
     /// Somebody else may, or the grounds do not suffice.

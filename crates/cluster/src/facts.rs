@@ -95,6 +95,9 @@ impl Core {
         self.suspected = false;
         // Claims rest on silence.
         self.pending = None;
+        if self.now < self.lease && msg.epoch == self.epoch && !msg.is_primary() {
+            self.follower = Some(msg.incarnation);
+        }
         let answers_wake = msg.echo.is_some_and(|echo| echo.seq >= self.wake_seq);
         match self.state {
             State::Duplex { backup, .. } => {
@@ -129,6 +132,9 @@ impl Core {
             return;
         }
         match verdict {
+            // A late answer to a claim of the other kind for the same epoch: the arbiter has
+            // not kept this epoch for us.
+            Verdict::Granted { epoch } if pending.claim == Claim::Lease && epoch != asked => {}
             Verdict::Granted { epoch } => {
                 let sane = Some(epoch).filter(|&epoch| epoch <= Epoch::MAX_HEARD);
                 pending.granted = Some(sane.unwrap_or(asked).max(asked));

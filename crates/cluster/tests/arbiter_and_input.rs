@@ -82,6 +82,20 @@ fn a_lone_start_asks_without_standing_and_takes_the_epoch_it_is_given() {
     assert_eq!(pair.nodes[B].epoch, Epoch(1));
 }
 
+#[test]
+fn a_lease_granted_in_another_epoch_answers_another_question() {
+    for (extra, serves) in [(0, true), (1, false)] {
+        let mut pair = with_arbiter();
+        pair.partition();
+        pair.run_ms(200);
+        let (_, epoch, claim) = *pair.asked.iter().find(|(n, ..)| *n == B).expect("b asked");
+        assert_eq!(claim, Claim::Lease);
+        let verdict = Verdict::Granted { epoch: epoch.plus(extra) };
+        pair.event(B, Event::Arbiter { asked: epoch, verdict });
+        assert_eq!(pair.is_simplex(B), serves);
+    }
+}
+
 /// A grant of `b` as `a` last heard it, changed.
 fn grant(pair: &Pair, change: impl Fn(&mut cluster::Heartbeat)) -> Event {
     let sent = pair.nodes[B].log.iter().rev().find_map(|(_, action)| match action {

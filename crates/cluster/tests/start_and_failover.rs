@@ -298,3 +298,50 @@ fn last_heartbeat(pair: &Pair, n: usize) -> cluster::Heartbeat {
     });
     sent.expect("nodes send heartbeats")
 }
+
+#[test]
+fn a_primary_that_was_away_trusts_no_life_that_came_to_its_epoch_meanwhile() {
+    let mut pair = Pair::duplex();
+    pair.kill(B);
+    pair.expect_within(130, "a serves alone", |p| p.is_simplex(A));
+    pair.run_ms(100);
+    let late = pair.nodes[A].log.iter().rev().find_map(|(_, action)| match action {
+        Action::Send { link, msg } => Some(Event::Heartbeat { link: *link, msg: msg.clone() }),
+        _ => None,
+    });
+    pair.flush_network();
+    pair.pause(A);
+    // A new life of b that remembers no epoch hears nobody and serves, in a lower epoch.
+    pair.restart(B);
+    pair.expect_within(3_500, "b serves alone", |p| p.is_simplex(B));
+    assert!(pair.nodes[B].epoch < pair.nodes[A].epoch);
+    // A copy of what a said long ago was under way all the time.
+    pair.event(B, late.expect("a sent heartbeats"));
+    assert!(!pair.may_emit(B), "the higher epoch wins");
+    pair.clear_logs();
+    pair.resume(A);
+    pair.expect_within(3_500, "one of them serves", |p| p.may_emit(A) || p.may_emit(B));
+    assert!(pair.did(A, |action| *action == Action::DiscardFlows), "b has served since");
+}
+
+#[test]
+fn a_primary_that_restarts_in_a_later_epoch_has_gone_on_without_its_backup() {
+    for later in [0, 1] {
+        let mut pair = Pair::duplex();
+        pair.run_ms(20);
+        let last = pair.nodes[A].log.iter().rev().find_map(|(_, action)| match action {
+            Action::Send { msg, .. } => Some(msg.clone()),
+            _ => None,
+        });
+        let mut msg = last.expect("a sends heartbeats");
+        pair.kill(A);
+        pair.flush_network();
+        msg.incarnation.0 += 1;
+        (msg.seq, msg.role, msg.enrolled) = (1, Role::Starting, None);
+        msg.epoch = msg.epoch.plus(later);
+        pair.event(B, Event::Heartbeat { link: Link::Cluster, msg });
+        let promoted = |action: &Action| matches!(action, Action::Promote { .. });
+        assert_eq!(pair.did(B, promoted), later == 0);
+        assert_eq!(pair.did(B, |action| *action == Action::DiscardFlows), later == 1);
+    }
+}
