@@ -70,9 +70,7 @@ impl Hook {
 /// them: wherever the operator runs a server, its sockets are below it. The programs themselves
 /// look only at their own network namespace and services.
 pub(crate) fn to_sockets(skel: &mut DatapathSkel<'static>) -> Result<Vec<Link>, Error> {
-    let root = |program| {
-        cgroup2_root().map_err(|source| Error::Cgroup { program, source })
-    };
+    let root = |program| cgroup2_root().map_err(|source| Error::Cgroup { program, source });
     let attach = |program, place: &str, link: libbpf_rs::Result<Link>| {
         link.map_err(|source| Error::Attach { program, place: place.to_owned(), source })
     };
@@ -98,7 +96,8 @@ pub(crate) fn to_sockets(skel: &mut DatapathSkel<'static>) -> Result<Vec<Link>, 
 /// system: hosts mount the hierarchy in different places, or not at all.
 fn cgroup2_root() -> std::io::Result<File> {
     // SAFETY: the string is NUL-terminated; the call has no other memory arguments.
-    let context = unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), libc::FSOPEN_CLOEXEC) };
+    let context =
+        unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), libc::FSOPEN_CLOEXEC) };
     let context = own(context)?;
     // SAFETY: the descriptor is open; FSCONFIG_CMD_CREATE takes no key and no value.
     let created = unsafe {
@@ -115,9 +114,8 @@ fn cgroup2_root() -> std::io::Result<File> {
         return Err(std::io::Error::last_os_error());
     }
     // SAFETY: the descriptor is open; the other arguments are flags.
-    let mount = unsafe {
-        libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), libc::FSMOUNT_CLOEXEC, 0)
-    };
+    let mount =
+        unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), libc::FSMOUNT_CLOEXEC, 0) };
     let mount = own(mount)?;
     // fsmount() returns a path descriptor; attaching needs an open directory.
     // SAFETY: the descriptor is open and the string NUL-terminated.

@@ -163,9 +163,7 @@ impl Flow {
     /// TSval and TSecr for a segment forged in the client's name, if the flow uses timestamps.
     /// `now_ms` is CLOCK_BOOTTIME in ms, as the data path reads it.
     pub fn timestamps(&self, now_ms: u32) -> Option<(u32, u32)> {
-        self.options()
-            .timestamps
-            .then(|| (self.raw.tsval, now_ms.wrapping_add(self.raw.ts_delta)))
+        self.options().timestamps.then(|| (self.raw.tsval, now_ms.wrapping_add(self.raw.ts_delta)))
     }
 
     /// First sequence number the adopted child sends.

@@ -31,7 +31,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 
 pub use counters::{Counter, Counters};
 pub use flows::{Flow, FlowKey, FlowOptions, FlowState, FlowTable};
-pub use log::{LogReader, Record};
+pub use log::{LogReader, LogSource, Record};
 pub use switchboard::{Role, Switchboard};
 
 use attach::{Hook, Where};
@@ -97,7 +97,8 @@ impl Datapath {
         })));
         // The skeleton borrows its object for as long as both live, and a daemon has one data
         // path for all of its life: leaking these few bytes makes the skeleton 'static.
-        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let object: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = DatapathSkelBuilder::default().open(object).map_err(Error::Open)?;
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has constants");
         rodata.service_ifindex = settings.service_ifindex;
@@ -151,21 +152,19 @@ impl Datapath {
 
     /// The table of established flows; may be moved to another thread.
     pub fn flow_table(&self) -> Result<FlowTable, Error> {
-        Ok(FlowTable::new(handle(&self.skel.maps.flows, "flows")?,
-            handle(&self.skel.maps.swallowing, "swallowing")?))
+        Ok(FlowTable::new(
+            handle(&self.skel.maps.flows, "flows")?,
+            handle(&self.skel.maps.swallowing, "swallowing")?,
+        ))
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {
         Ok(Counters::new(handle(&self.skel.maps.counters, "counters")?))
     }
 
-    /// The log, to be read by the thread that calls this.
-    pub fn log_reader<'cb, F>(&self, each: F) -> Result<LogReader<'cb>, Error>
-    where
-        F: FnMut(&Record, &[u8]) + 'cb,
-    {
-        LogReader::new(&handle(&self.skel.maps.log_ring, "log_ring")?, each)
-            .map_err(|source| Error::Map { map: "log_ring", source })
+    /// The log; may be moved to the thread that is to read it.
+    pub fn log(&self) -> Result<LogSource, Error> {
+        Ok(LogSource::new(handle(&self.skel.maps.log_ring, "log_ring")?))
     }
 
     /// Removes every program from the network devices.
@@ -178,10 +177,7 @@ fn handle(map: &libbpf_rs::MapMut<'_>, name: &'static str) -> Result<MapHandle, 
     MapHandle::try_from(map).map_err(|source| Error::Map { map: name, source })
 }
 
-fn fill_services(
-    skel: &DatapathSkel<'_>,
-    services: &[Vec<(IpAddr, u16)>],
-) -> Result<(), Error> {
+fn fill_services(skel: &DatapathSkel<'_>, services: &[Vec<(IpAddr, u16)>]) -> Result<(), Error> {
     for (id, endpoints) in services.iter().enumerate() {
         for &(address, port) in endpoints {
             let address = flows::mapped(address);

@@ -1,7 +1,6 @@
 //! Reading the log: records in the order in which the data path appended them.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
@@ -30,26 +29,38 @@ pub enum Record {
     Diverged { key: FlowKey },
 }
 
-/// The consumer's end of the ring.
-pub struct LogReader<'cb> {
-    ring: RingBuffer<'cb>,
+/// The ring, before anybody reads it.
+pub struct LogSource {
+    map: MapHandle,
 }
 
-impl<'cb> LogReader<'cb> {
-    pub(crate) fn new<F>(map: &MapHandle, mut each: F) -> libbpf_rs::Result<Self>
+impl LogSource {
+    pub(crate) fn new(map: MapHandle) -> Self {
+        Self { map }
+    }
+
+    /// A reader, bound to the calling thread, that hands every record to `each`.
+    pub fn reader<'cb, F>(&self, mut each: F) -> libbpf_rs::Result<LogReader<'cb>>
     where
         F: FnMut(&Record, &[u8]) + 'cb,
     {
         let mut builder = RingBufferBuilder::new();
-        builder.add(map, move |bytes| {
+        builder.add(&self.map, move |bytes| {
             if let Some((record, payload)) = parse(bytes) {
                 each(&record, payload);
             }
             0
         })?;
-        Ok(Self { ring: builder.build()? })
+        Ok(LogReader { ring: builder.build()? })
     }
+}
 
+/// The consumer's end of the ring.
+pub struct LogReader<'cb> {
+    ring: RingBuffer<'cb>,
+}
+
+impl LogReader<'_> {
     /// Readable when the data path asks for attention.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor belongs to the ring, which outlives the borrow.
@@ -59,14 +70,6 @@ impl<'cb> LogReader<'cb> {
     /// Hands out everything that is there.
     pub fn drain(&self) -> libbpf_rs::Result<()> {
         self.ring.consume()
-    }
-
-    /// Waits for attention, or for the timeout, then hands out everything that is there.
-    pub fn wait(&self, timeout: Duration) -> libbpf_rs::Result<()> {
-        match self.ring.poll(timeout) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => Err(error),
-            _ => self.ring.consume(),
-        }
     }
 }
 

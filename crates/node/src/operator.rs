@@ -1,24 +1,133 @@
 //! Commands that speak to a running daemon through the socket in its state directory.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use anyhow::{Context, bail};
+use serde_json::Value;
+
 use crate::cli::{EventsArgs, StatusArgs};
+use crate::daemon::{Question, SOCKET};
 
 /// Prints roles, links, services and flows.
-pub fn status(state_dir: &Path, _args: &StatusArgs) -> anyhow::Result<()> {
-    unavailable(state_dir)
+pub fn status(state_dir: &Path, args: &StatusArgs) -> anyhow::Result<()> {
+    let mut answers = ask(state_dir, &Question::Status)?;
+    let line = answers.next().context("the daemon hung up")??;
+    if args.json {
+        println!("{line}");
+        return Ok(());
+    }
+    print!("{}", in_words(&serde_json::from_str(&line)?));
+    Ok(())
 }
 
 /// Prints what happened, oldest first.
-pub fn events(state_dir: &Path, _args: &EventsArgs) -> anyhow::Result<()> {
-    unavailable(state_dir)
+pub fn events(state_dir: &Path, args: &EventsArgs) -> anyhow::Result<()> {
+    for line in ask(state_dir, &Question::Events { follow: args.follow })? {
+        let line = line?;
+        if args.json {
+            println!("{line}");
+            continue;
+        }
+        let event: Value = serde_json::from_str(&line)?;
+        println!("{}  {}", text(&event["time"]), text(&event["text"]));
+    }
+    Ok(())
 }
 
 /// Makes the other node primary without waiting for a failure.
 pub fn switchover(state_dir: &Path) -> anyhow::Result<()> {
-    unavailable(state_dir)
+    let mut answers = ask(state_dir, &Question::Switchover)?;
+    let answer: Value = serde_json::from_str(&answers.next().context("the daemon hung up")??)?;
+    if answer["ok"] != true {
+        bail!("no switchover: {}", text(&answer["why"]));
+    }
+    println!("the other node takes over");
+    Ok(())
 }
 
-fn unavailable(state_dir: &Path) -> anyhow::Result<()> {
-    anyhow::bail!("no daemon answers in {}: this build contains none", state_dir.display())
+fn ask(
+    state_dir: &Path,
+    question: &Question,
+) -> anyhow::Result<impl Iterator<Item = std::io::Result<String>>> {
+    let path = state_dir.join(SOCKET);
+    let mut stream = UnixStream::connect(&path).with_context(|| {
+        format!("no daemon answers on {}; is it running, and are you root?", path.display())
+    })?;
+    writeln!(stream, "{}", serde_json::to_string(question)?)?;
+    Ok(BufReader::new(stream).lines())
+}
+
+fn in_words(status: &Value) -> String {
+    use std::fmt::Write;
+
+    let mut out = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{label:<12}{value}");
+    };
+    line("node", format!("{} of cluster {}", text(&status["node"]), text(&status["cluster"])));
+    let protection = match (text(&status["role"]).as_str(), status["duplex"] == true) {
+        ("primary", true) => ", duplex".to_owned(),
+        ("primary", false) => ", simplex: new connections are NOT protected".to_owned(),
+        _ => String::new(),
+    };
+    line("role", format!("{}{protection}, epoch {}", text(&status["role"]), status["epoch"]));
+    let peer = &status["peer"];
+    let alive = if peer["alive"] == true { text(&peer["role"]) } else { "silent".to_owned() };
+    line("peer", format!("{}: {alive}", text(&peer["name"])));
+    let link = |name: &str| match status["links"][name] == true {
+        true => format!("{name} up"),
+        false => format!("{name} DOWN"),
+    };
+    line("links", format!("{}, {}", link("service"), link("cluster")));
+    for service in status["services"].as_array().into_iter().flatten() {
+        let addresses: Vec<String> =
+            service["addresses"].as_array().into_iter().flatten().map(text).collect();
+        let listening = if service["listening"] == true { "listening" } else { "NOT listening" };
+        line(
+            "service",
+            format!(
+                "{} ({}) on {}: {listening}",
+                text(&service["name"]),
+                text(&service["scheme"]),
+                addresses.join(", ")
+            ),
+        );
+    }
+    let flows = &status["flows"];
+    line(
+        "flows",
+        format!(
+            "{} tracked, {} being adopted, {} adopted, {} simplex",
+            flows["tracked"], flows["adopting"], flows["open"], flows["simplex"]
+        ),
+    );
+    let journal = &status["journal"];
+    line("journal", format!("{} flows, {} bytes", journal["flows"], journal["bytes"]));
+    let takeover = &status["takeover"];
+    if takeover["flows"] != 0 {
+        line(
+            "takeover",
+            format!(
+                "{} flows: {} adopted, {} reset, {} pending",
+                takeover["flows"], takeover["adopted"], takeover["reset"], takeover["pending"]
+            ),
+        );
+    }
+    for (reason, count) in status["resets"].as_object().into_iter().flatten() {
+        line("resets", format!("{reason}: {count}"));
+    }
+    for (counter, count) in status["counters"].as_object().into_iter().flatten() {
+        if *count != 0 {
+            line("counter", format!("{counter}: {count}"));
+        }
+    }
+    out
+}
+
+/// A string without its quotes, anything else as it stands.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -76,7 +76,8 @@ fn emit(out: &mut Vec<u8>, from: IpAddr, to: IpAddr, tcp: TcpHeader, payload: &[
     };
     PacketBuilder::ip(ip)
         .tcp_header(tcp)
-        .write(out, payload).expect("a segment of at most 32 KiB fits");
+        .write(out, payload)
+        .expect("a segment of at most 32 KiB fits");
 }
 
 /// The data path's clock, in its unit.

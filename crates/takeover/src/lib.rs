@@ -269,11 +269,8 @@ impl Engine {
             self.progress.flows -= 1;
             return;
         }
-        let adoption = Adoption {
-            replay: Replay::new(birth.seq, end, now),
-            flow,
-            give_up: now + GIVE_UP,
-        };
+        let adoption =
+            Adoption { replay: Replay::new(birth.seq, end, now), flow, give_up: now + GIVE_UP };
         self.adoptions.insert(key, adoption);
         self.progress.pending += 1;
         self.unborn.push_back(key);

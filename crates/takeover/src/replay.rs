@@ -95,9 +95,8 @@ impl Replay {
         if !self.born || !after(self.end, self.sent) || !after(self.edge, self.sent) {
             return None;
         }
-        let length = distance(self.end, self.sent)
-            .min(distance(self.edge, self.sent))
-            .min(MAX_CHUNK);
+        let length =
+            distance(self.end, self.sent).min(distance(self.edge, self.sent)).min(MAX_CHUNK);
         let chunk = Chunk { seq: self.sent, offset: distance(self.sent, self.start), length };
         self.sent = self.sent.wrapping_add(length);
         Some(chunk)

@@ -1,0 +1,594 @@
+//! The thread that speaks with the peer and steers the data path: the pure core of `cluster` with
+//! its sockets, clock and kernel page.
+//!
+//! Nothing here may block: a heartbeat that is late looks like a dead host. So the thread runs
+//! under a real-time policy and leaves everything that takes time to others; the one exception is
+//! to wait until a rejoining node has forgotten its flows, which must come before it says so.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use cluster::{Action, Core, Event, Heartbeat, Link, View};
+use control::{Channel, MAX_DATAGRAM};
+use datapath::Switchboard;
+use hostnet::{
+    AnnounceStep, Announcer, Holding, Interface, LinkEvidence, LinkProbe, Mac, Monitor,
+    NeighbourResponder, Schedule,
+};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::{TimeSpec, TimeValLike};
+use serde_json::json;
+
+use super::events::Events;
+use super::inbox::{Inbox, Post};
+use super::journal::Order;
+use super::links::LinkSocket;
+use super::notices;
+use crate::config::Config;
+use crate::supervisor;
+
+/// What other threads tell this one.
+pub enum Message {
+    Supervisor(supervisor::Event),
+    /// The data path has fenced this node, because a server died by this signal (C4).
+    Crash {
+        service: u32,
+        signal: u32,
+    },
+    /// An operator wants the peer to serve; answered with a refusal or when it is under way.
+    Switchover(Sender<Result<(), String>>),
+    Shutdown,
+}
+
+/// What `status` shows of membership.
+#[derive(Clone)]
+pub struct Report {
+    pub view: View,
+    /// Own clock when `view` was taken.
+    pub at: u64,
+    pub servers: BTreeMap<String, ServerState>,
+    /// Control datagrams refused, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+}
+
+/// A service's server on this node.
+#[derive(Debug, Clone, Default)]
+pub struct ServerState {
+    pub listening: bool,
+    pub pid: Option<u32>,
+    pub starts: u32,
+}
+
+/// Longest that the loop sleeps: `status` is never older than this.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
+
+/// How long a shutdown waits for the peer to take over.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Neighbours asked whether the service link is alive.
+const PROBED: usize = 16;
+
+pub struct Membership {
+    core: Core,
+    channel: Channel,
+    /// Service link, cluster link.
+    sockets: [LinkSocket; 2],
+    interfaces: [Interface; 2],
+    macs: [Mac; 2],
+    peer_macs: Option<[Mac; 2]>,
+    switchboard: Switchboard,
+    journal: Post<Order>,
+    events: Events,
+    report: Arc<Mutex<Option<Report>>>,
+    detection: Duration,
+    addresses: Vec<IpAddr>,
+    announcer: Announcer,
+    announcing: Option<Announcing>,
+    holding: Holding,
+    responder: NeighbourResponder,
+    monitor: Monitor,
+    probe: Option<(LinkProbe, u64)>,
+    relay_via: Link,
+    servers: BTreeMap<String, ServerState>,
+    refused: BTreeMap<&'static str, u64>,
+    started: Instant,
+    wake_at: u64,
+    stopped: bool,
+    /// The first role has been settled, and systemd told.
+    settled: bool,
+}
+
+struct Announcing {
+    schedule: Schedule,
+    since: Instant,
+    /// Clients' frames that had arrived by then.
+    frames: u64,
+}
+
+/// What the thread is made of.
+pub struct Parts {
+    pub core: Core,
+    pub channel: Channel,
+    pub interfaces: [Interface; 2],
+    pub switchboard: Switchboard,
+    pub journal: Post<Order>,
+    pub events: Events,
+    pub report: Arc<Mutex<Option<Report>>>,
+}
+
+impl Membership {
+    pub fn new(config: &Config, parts: Parts) -> anyhow::Result<Self> {
+        let Parts { mut core, channel, interfaces, switchboard, journal, events, report } = parts;
+        let node = &config.node;
+        let sockets =
+            [LinkSocket::open(node, Link::Service)?, LinkSocket::open(node, Link::Cluster)?];
+        let macs = [interfaces[0].ethernet()?, interfaces[1].ethernet()?];
+        core.set_extra(macs.iter().flat_map(|mac| mac.0).collect());
+        let addresses: Vec<IpAddr> =
+            config.services.iter().flat_map(|service| service.addresses.clone()).collect();
+        let holding = Holding::new();
+        // The kernel answers ARP for addresses on `lo`, and the data path silences it while the
+        // address is held elsewhere; for IPv6 it does not answer at all.
+        let mut responder = NeighbourResponder::new(&interfaces[0], hostnet::ArpMode::Leave)?;
+        for &address in &addresses {
+            responder.serve(address, holding.clone())?;
+        }
+        Ok(Self {
+            announcer: Announcer::new(&interfaces[0])?,
+            monitor: Monitor::new()?,
+            servers: config.services.iter().map(|s| (s.name.clone(), Default::default())).collect(),
+            detection: node.detection(),
+            core,
+            channel,
+            sockets,
+            interfaces,
+            macs,
+            peer_macs: None,
+            switchboard,
+            journal,
+            events,
+            report,
+            addresses,
+            announcing: None,
+            holding,
+            responder,
+            probe: None,
+            relay_via: Link::Cluster,
+            refused: BTreeMap::new(),
+            started: Instant::now(),
+            wake_at: 0,
+            stopped: false,
+            settled: false,
+        })
+    }
+
+    /// Runs until the core says that nothing depends on this node any more.
+    pub fn run(mut self, inbox: &Inbox<Message>) -> anyhow::Result<()> {
+        let mut farewell: Option<Instant> = None;
+        // A link that is down from the start is told like one that goes down.
+        for (link, index) in [(Link::Service, 0), (Link::Cluster, 1)] {
+            if !self.interfaces[index].carrier {
+                self.step(Event::Carrier { link, up: false });
+            }
+        }
+        self.step(Event::Tick);
+        while !self.stopped && farewell.is_none_or(|deadline| Instant::now() < deadline) {
+            self.sleep(inbox)?;
+            self.hear();
+            self.watch_links();
+            if let Err(error) = self.responder.handle() {
+                tracing::warn!(%error, "cannot answer neighbour solicitations");
+            }
+            inbox.hush();
+            while let Some(message) = inbox.take() {
+                if matches!(message, Message::Shutdown) {
+                    farewell.get_or_insert(Instant::now() + FAREWELL);
+                }
+                self.on_message(message);
+            }
+            if hostnet::now_boottime_ns() >= self.wake_at {
+                self.step(Event::Tick);
+            }
+            self.keep_channel();
+            self.announce();
+            self.follow_probe();
+            self.tell();
+        }
+        self.switchboard.set_lease(0);
+        self.switchboard.set_holding(false);
+        self.holding.set(false);
+        Ok(())
+    }
+
+    fn sleep(&mut self, inbox: &Inbox<Message>) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let mut wait =
+            Duration::from_nanos(self.wake_at.saturating_sub(hostnet::now_boottime_ns()))
+                .min(LONGEST_SLEEP)
+                .min(self.detection / 2);
+        if let Some(at) = self.channel.next_poll() {
+            wait = wait.min(at.saturating_sub(self.started.elapsed()));
+        }
+        if let Some((probe, _)) = &self.probe {
+            wait = wait.min(probe.next_wakeup().saturating_duration_since(now));
+        }
+        if let Some(announcing) = &self.announcing {
+            let mut next = announcing.schedule.clone();
+            wait = match next.poll(announcing.since.elapsed(), false) {
+                AnnounceStep::WaitUntil(at) => {
+                    wait.min(at.saturating_sub(announcing.since.elapsed()))
+                }
+                AnnounceStep::Announce | AnnounceStep::Done => Duration::ZERO,
+            };
+        }
+        let mut fds = vec![
+            PollFd::new(self.sockets[0].as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.sockets[1].as_fd(), PollFlags::POLLIN),
+            PollFd::new(inbox.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.monitor.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.responder.as_fd(), PollFlags::POLLIN),
+        ];
+        if let Some((probe, _)) = &self.probe {
+            fds.push(PollFd::new(probe.as_fd(), PollFlags::POLLIN));
+        }
+        match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno).context("cannot wait for the control channel"),
+        }
+    }
+
+    fn hear(&mut self) {
+        let mut buffer = [0; MAX_DATAGRAM + 1];
+        for index in 0..self.sockets.len() {
+            // A flood on one link must not keep the loop from its other duties.
+            for _ in 0..64 {
+                let Some(length) = self.sockets[index].receive(&mut buffer) else { break };
+                let link = self.sockets[index].link;
+                let input = self.channel.on_datagram(&buffer[..length], self.started.elapsed());
+                for reply in &input.replies {
+                    self.sockets[index].send(reply);
+                }
+                if let Some(rejected) = input.rejected {
+                    self.on_rejected(&rejected);
+                }
+                let Some(plaintext) = input.plaintext else { continue };
+                match postcard::from_bytes::<Heartbeat>(&plaintext) {
+                    Ok(msg) => {
+                        self.learn_macs(&msg.extra);
+                        self.step(Event::Heartbeat { link, msg });
+                    }
+                    Err(_) => self.count_refusal("unreadable", "a heartbeat of the peer cannot be read; install the same release on both nodes"),
+                }
+            }
+        }
+    }
+
+    fn on_rejected(&mut self, rejected: &control::Rejected) {
+        use control::Rejected;
+        let kind = match rejected {
+            Rejected::Version { .. } => "version",
+            Rejected::Cluster => "cluster",
+            Rejected::Key => "key",
+            Rejected::Name { .. } => "name",
+            Rejected::Garbage => "garbage",
+            Rejected::Replay => "replay",
+            Rejected::TooLong => "too_long",
+            // Ordinary while one side has just restarted.
+            Rejected::UnknownSession => "unknown_session",
+            Rejected::Overload => "overload",
+        };
+        self.count_refusal(kind, &rejected.to_string());
+    }
+
+    /// The first of a kind is an event; a flood of them is a number.
+    fn count_refusal(&mut self, kind: &'static str, text: &str) {
+        let count = self.refused.entry(kind).or_default();
+        *count += 1;
+        if *count == 1 && kind != "unknown_session" {
+            self.events.add("datagram_refused", text, json!({"kind": kind}));
+        }
+    }
+
+    fn learn_macs(&mut self, extra: &[u8]) {
+        let Ok(bytes): Result<[u8; 12], _> = extra.try_into() else { return };
+        let mac = |at: usize| Mac(bytes[at..at + 6].try_into().expect("six bytes"));
+        let macs = [mac(0), mac(6)];
+        if self.peer_macs == Some(macs) {
+            return;
+        }
+        self.peer_macs = Some(macs);
+        self.switchboard.set_peer_macs(macs[0].0, macs[1].0);
+        self.set_relay(self.relay_via);
+    }
+
+    fn set_relay(&mut self, link: Link) {
+        self.relay_via = link;
+        let Some(peer) = self.peer_macs else { return };
+        let index = match link {
+            Link::Service => 0,
+            Link::Cluster => 1,
+        };
+        self.switchboard.set_relay(self.interfaces[index].index, self.macs[index].0, peer[index].0);
+    }
+
+    fn watch_links(&mut self) {
+        loop {
+            match self.monitor.next_event() {
+                Ok(Some(hostnet::Event::Link(event))) => {
+                    for (link, index) in [(Link::Service, 0), (Link::Cluster, 1)] {
+                        if event.ifindex == self.interfaces[index].index
+                            && event.carrier != self.interfaces[index].carrier
+                        {
+                            self.interfaces[index].carrier = event.carrier;
+                            self.step(Event::Carrier { link, up: event.carrier });
+                        }
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot watch the links");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: Message) {
+        match message {
+            Message::Supervisor(event) => self.on_server(event),
+            Message::Crash { service, signal } => {
+                self.events.add(
+                    "server_crashed",
+                    &format!("a server of service {service} died by signal {signal}: fenced"),
+                    json!({"service": service, "signal": signal}),
+                );
+                let actions = self.core.step(Event::ServerCrashed, hostnet::now_boottime_ns());
+                // A lease in answer means that nobody else can carry the flows.
+                if actions.iter().any(|action| matches!(action, Action::Lease { .. })) {
+                    self.switchboard.clear_crash_fence();
+                }
+                self.carry_out(actions);
+            }
+            Message::Switchover(answer) => {
+                let event = Event::SwitchoverRequested { by_user: true };
+                let actions = self.core.step(event, hostnet::now_boottime_ns());
+                let refusal = actions.iter().find_map(|action| match action {
+                    Action::Report(cluster::Notice::SwitchoverRefused { reason }) => {
+                        Some(notices::refusal(*reason).to_owned())
+                    }
+                    _ => None,
+                });
+                self.carry_out(actions);
+                // The operator may have left.
+                let _ = answer.send(refusal.map_or(Ok(()), Err));
+            }
+            Message::Shutdown => self.step(Event::Shutdown),
+        }
+    }
+
+    fn on_server(&mut self, event: supervisor::Event) {
+        use supervisor::Event as Server;
+        let was = self.all_listening();
+        match event {
+            Server::Listening { service } => {
+                self.events.add(
+                    "server_listening",
+                    &format!("service {service}: the server listens"),
+                    json!({"service": service}),
+                );
+                self.server(&service).listening = true;
+            }
+            Server::NotListening { service } => {
+                self.events.add(
+                    "server_not_listening",
+                    &format!("service {service}: nobody listens any more"),
+                    json!({"service": service}),
+                );
+                self.server(&service).listening = false;
+            }
+            Server::Started { service, pid } => {
+                self.events.add(
+                    "server_started",
+                    &format!("service {service}: server started as process {pid}"),
+                    json!({"service": service, "pid": pid}),
+                );
+                let server = self.server(&service);
+                server.pid = Some(pid);
+                server.starts += 1;
+            }
+            Server::Unstartable { service, why } => self.events.add(
+                "server_unstartable",
+                &format!("service {service}: {why}"),
+                json!({"service": service}),
+            ),
+            Server::Exited { service, pid, status, crashed } => {
+                self.events.add(
+                    "server_exited",
+                    &format!("service {service}: process {pid} ended ({status})"),
+                    json!({"service": service, "pid": pid, "crashed": crashed}),
+                );
+                self.server(&service).pid = None;
+            }
+        }
+        let is = self.all_listening();
+        if is != was {
+            self.step(Event::ServiceReady(is));
+        }
+    }
+
+    fn server(&mut self, service: &str) -> &mut ServerState {
+        self.servers.entry(service.to_owned()).or_default()
+    }
+
+    fn all_listening(&self) -> bool {
+        self.servers.values().all(|server| server.listening)
+    }
+
+    fn step(&mut self, event: Event) {
+        let actions = self.core.step(event, hostnet::now_boottime_ns());
+        self.carry_out(actions);
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send { link, msg } => self.send(link, &msg),
+                Action::SetRole { role, epoch } => self.set_role(role, epoch),
+                Action::Lease { until } => self.switchboard.set_lease(until),
+                Action::Fence => self.switchboard.set_lease(0),
+                Action::Promote { .. } => {
+                    self.journal.send(Order::Promote);
+                }
+                Action::DiscardFlows => self.discard(),
+                Action::RelayVia { link } => self.set_relay(link),
+                Action::HoldAddress(holding) => self.hold(holding),
+                Action::ProbeServiceLink => self.start_probe(),
+                // Only a configured arbiter is asked, and the configuration knows none yet.
+                Action::AskArbiter { .. } => {}
+                Action::Report(notice) => {
+                    let (event, text, fields) = notices::describe(&notice);
+                    self.events.add(event, &text, fields);
+                }
+                Action::Stop => self.stopped = true,
+                Action::WakeAt(at) => self.wake_at = at,
+            }
+        }
+    }
+
+    fn send(&mut self, link: Link, msg: &Heartbeat) {
+        let plaintext = postcard::to_allocvec(msg).expect("a heartbeat can be written");
+        let Some(datagram) = self.channel.seal(&plaintext) else { return };
+        for socket in &mut self.sockets {
+            if socket.link == link {
+                socket.send(&datagram);
+            }
+        }
+    }
+
+    fn set_role(&mut self, role: cluster::Role, epoch: cluster::Epoch) {
+        use cluster::Role;
+        let (path, journal) = match role {
+            Role::Starting | Role::Fenced => (datapath::Role::None, false),
+            // A backup that is not armed passes on what reaches it by mistake, unlogged.
+            Role::Backup { armed } => (datapath::Role::Backup, armed),
+            Role::Primary { duplex } => (datapath::Role::Primary { duplex }, false),
+        };
+        self.keep_journal(journal);
+        self.switchboard.set_role(epoch.0 as u32, path);
+        self.events.add(
+            "role",
+            &format!("epoch {}: {}", epoch.0, notices::role(role)),
+            json!({"role": notices::role_name(role), "epoch": epoch.0,
+                "duplex": role == Role::Primary { duplex: true }}),
+        );
+        if !self.settled && !matches!(role, Role::Starting) {
+            self.settled = true;
+            // Without systemd there is nobody to tell.
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        }
+    }
+
+    /// A backup whose daemon no longer runs must not go on logging for nobody.
+    fn keep_journal(&self, alive: bool) {
+        let until = match alive {
+            true => hostnet::now_boottime_ns() + 2 * self.detection.as_nanos() as u64,
+            false => 0,
+        };
+        self.switchboard.set_journal_alive(until);
+    }
+
+    fn discard(&mut self) {
+        let (done, wait) = mpsc::channel();
+        self.journal.send(Order::Discard(done));
+        if wait.recv_timeout(Duration::from_secs(5)).is_err() {
+            // Going on would let old flows look protected.
+            tracing::error!("the journal does not answer; this node ends");
+            std::process::abort();
+        }
+    }
+
+    fn hold(&mut self, holding: bool) {
+        self.switchboard.set_holding(holding);
+        self.holding.set(holding);
+        self.announcing = holding.then(|| Announcing {
+            schedule: Schedule::new(),
+            since: Instant::now(),
+            frames: self.switchboard.client_frames(),
+        });
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        let Some(announcing) = &mut self.announcing else { return };
+        let seen = self.switchboard.client_frames() > announcing.frames;
+        match announcing.schedule.poll(announcing.since.elapsed(), seen) {
+            AnnounceStep::Announce => {
+                for &address in &self.addresses {
+                    if let Err(error) = self.announcer.announce(address) {
+                        tracing::warn!(%address, %error, "cannot announce a service address");
+                    }
+                }
+            }
+            AnnounceStep::WaitUntil(_) => {}
+            AnnounceStep::Done => self.announcing = None,
+        }
+    }
+
+    fn start_probe(&mut self) {
+        let peers: Vec<Mac> = self.peer_macs.iter().flatten().copied().collect();
+        let frames = self.switchboard.service_frames();
+        match hostnet::probe_neighbours(&self.interfaces[0], &peers, PROBED, self.detection) {
+            Ok(probe) => self.probe = Some((probe, frames)),
+            Err(error) => tracing::warn!(%error, "cannot probe the service link"),
+        }
+    }
+
+    fn follow_probe(&mut self) {
+        let Some((probe, frames)) = &mut self.probe else { return };
+        let heard = self.switchboard.service_frames() > *frames;
+        let alive = match probe.poll(Instant::now()) {
+            Ok(None) if heard => Some(true),
+            Ok(None) => return,
+            Ok(Some(LinkEvidence::Alive(_))) => Some(true),
+            Ok(Some(LinkEvidence::Silent { .. })) => Some(heard),
+            // Nobody is known who could answer: only what arrives by itself is evidence.
+            Ok(Some(LinkEvidence::NobodyToAsk)) => heard.then_some(true),
+            Err(error) => {
+                tracing::warn!(%error, "cannot probe the service link");
+                None
+            }
+        };
+        self.probe = None;
+        if let Some(alive) = alive {
+            self.step(Event::ServiceLinkEvidence { alive });
+        }
+    }
+
+    fn keep_channel(&mut self) {
+        for datagram in self.channel.poll(self.started.elapsed()) {
+            for socket in &mut self.sockets {
+                socket.send(&datagram);
+            }
+        }
+    }
+
+    fn tell(&mut self) {
+        let view = self.core.view();
+        if matches!(view.role, cluster::Role::Backup { armed: true }) {
+            self.keep_journal(true);
+        }
+        let report = Report {
+            view,
+            at: hostnet::now_boottime_ns(),
+            servers: self.servers.clone(),
+            refused: self.refused.clone(),
+        };
+        *self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(report);
+    }
+}

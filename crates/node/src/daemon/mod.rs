@@ -1,0 +1,283 @@
+//! The daemon behind `steadfast node`: its parts, in the order in which they may exist.
+//!
+//! Nothing may leave from a service address before the data path stands, and nothing may be left
+//! behind that could. So the data path comes up before the servers and goes down after them; in
+//! between, four threads:
+//!
+//! - *membership* ([`membership`]): the peer, leases, roles; real-time, never blocks;
+//! - *journal* ([`journal`]): the log and the takeover;
+//! - *supervisor* ([`crate::supervisor`]): the servers' processes;
+//! - *operator* ([`operator_socket`]): status, events, switchover.
+
+mod events;
+mod inbox;
+mod journal;
+mod links;
+mod membership;
+mod notices;
+mod operator_socket;
+mod status;
+
+pub use operator_socket::{Question, SOCKET};
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use cluster::Core;
+use control::{Channel, Identity, Psk, Rng};
+use datapath::{Datapath, Settings};
+use hostnet::{Interface, Offload, ServiceAddress, Tun};
+use nix::sys::signal::{SigSet, Signal};
+use takeover::{Budgets, Engine};
+
+use crate::check;
+use crate::config::{Arbiter, Config};
+use crate::supervisor::Supervisor;
+
+use events::Events;
+use inbox::Inbox;
+use membership::{Membership, Message, Parts};
+
+/// How long servers may take to end in good order.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long somebody may take to answer that a service address is his.
+const CONFLICT_WAIT: Duration = Duration::from_millis(250);
+
+/// Largest segment that the adoption device takes.
+const ADOPTION_MTU: u32 = 65_535;
+
+const MIB: usize = 1 << 20;
+
+/// Runs the node until it is told to stop (SIGTERM, SIGINT).
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let psk = Psk::load(&config.node.key_file)?;
+    let signals = stop_signals();
+    signals.thread_block().context("cannot block signals")?;
+    preflight(&config)?;
+    let node = &config.node;
+    let state_dir = &node.state_dir;
+    std::fs::create_dir_all(state_dir)
+        .with_context(|| format!("cannot make the state directory {}", state_dir.display()))?;
+
+    let service_link = Interface::by_name(&node.service_interface)?;
+    let cluster_link = Interface::by_name(&node.cluster_interface)?;
+    let addresses: Vec<IpAddr> =
+        config.services.iter().flat_map(|service| service.addresses.clone()).collect();
+    refuse_conflicts(&config, &service_link, &addresses)?;
+
+    let events = Events::default();
+    let mut datapath = Datapath::load(&settings(&config, &service_link, &cluster_link))?;
+    let switchboard = datapath.switchboard();
+    let installed = addresses
+        .iter()
+        .map(|&address| ServiceAddress::install(address))
+        .collect::<Result<Vec<_>, _>>()?;
+    let tun = Tun::open("steadfast", ADOPTION_MTU, Offload::None)?;
+    datapath.attach_adoption(tun.ifindex())?;
+
+    let (post, inbox) = Inbox::new().context("cannot make an event descriptor")?;
+    let endpoints: Vec<(IpAddr, u16)> = endpoints(&config).into_iter().flatten().collect();
+    let worker = {
+        let (table, log) = (datapath.flow_table()?, datapath.log()?);
+        let budgets = Budgets {
+            total: config.budget.total_mib as usize * MIB,
+            per_flow: config.services.iter().map(|s| s.flow_budget_mib as usize * MIB).collect(),
+        };
+        let make = move || Ok((Engine::new(table, tun, budgets)?, log));
+        journal::start(make, endpoints.clone(), post.clone(), events.clone())?
+    };
+    // What a predecessor's server still holds can be carried on by nobody here.
+    hostnet::destroy_sockets(&endpoints)?;
+
+    let membership_report = Arc::new(Mutex::new(None));
+    let membership = Membership::new(
+        &config,
+        Parts {
+            core: core(&config)?,
+            channel: Channel::new(psk, identity(&config), Rng::system()),
+            interfaces: [service_link, cluster_link],
+            switchboard,
+            journal: worker.orders.clone(),
+            events: events.clone(),
+            report: membership_report.clone(),
+        },
+    )?;
+    let operator = operator_socket::start(
+        state_dir,
+        status::Source {
+            config: config.clone(),
+            membership: membership_report,
+            journal: worker.report.clone(),
+            table: datapath.flow_table()?,
+            counters: datapath.counters()?,
+        },
+        events.clone(),
+        post.clone(),
+    )?;
+    let supervisor = {
+        let post = post.clone();
+        Supervisor::start(&config.services, state_dir, move |event| {
+            post.send(Message::Supervisor(event));
+        })?
+    };
+    forward_signals(signals, post)?;
+
+    events.add(
+        "started",
+        &format!("node {} of cluster {} started", node.name, node.cluster),
+        serde_json::json!({"node": node.name, "version": env!("CARGO_PKG_VERSION")}),
+    );
+    let ended = std::thread::Builder::new()
+        .name("membership".into())
+        .spawn(move || {
+            run_in_real_time();
+            membership.run(&inbox)
+        })
+        .context("cannot start a thread")?
+        .join();
+
+    // Fenced from here on: what servers still say on their way out reaches nobody.
+    switchboard.set_role(0, datapath::Role::None);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    supervisor.stop(GRACE);
+    worker.orders.send(journal::Order::Stop);
+    let _ = worker.thread.join();
+    if let Err(error) = hostnet::destroy_sockets(&endpoints) {
+        tracing::warn!(%error, "connections remain without their data path");
+    }
+    drop(installed);
+    datapath.detach()?;
+    drop(operator);
+    match ended {
+        Ok(result) => result,
+        Err(_) => bail!("the membership thread failed; its message stands above"),
+    }
+}
+
+fn preflight(config: &Config) -> anyhow::Result<()> {
+    let report = check::run(Some(config));
+    let mut failures = Vec::new();
+    for finding in &report.findings {
+        match finding.level {
+            check::Level::Ok => {}
+            check::Level::Warn => {
+                tracing::warn!("{}: {}; {}", finding.what, finding.why, finding.mend);
+            }
+            check::Level::Fail => {
+                failures.push(format!("  {}: {}; {}", finding.what, finding.why, finding.mend))
+            }
+        }
+    }
+    if !failures.is_empty() {
+        bail!("this host cannot run the node:\n{}", failures.join("\n"));
+    }
+    Ok(())
+}
+
+/// Two hosts with one address would tear connections apart; the peer alone may have it.
+fn refuse_conflicts(config: &Config, link: &Interface, addresses: &[IpAddr]) -> anyhow::Result<()> {
+    let peer = config.node.peer_address.service;
+    let peer_mac = hostnet::conflict(link, peer, &[], CONFLICT_WAIT)?;
+    let allowed: Vec<_> = peer_mac.into_iter().collect();
+    for &address in addresses {
+        if let Some(mac) = hostnet::conflict(link, address, &allowed, CONFLICT_WAIT)? {
+            bail!(
+                "service address {address} is in use by another host on {} ({mac}); take it away \
+                 there, or give the service another address",
+                link.name
+            );
+        }
+    }
+    Ok(())
+}
+
+fn settings(config: &Config, service_link: &Interface, cluster_link: &Interface) -> Settings {
+    let own_address4 = match config.node.address.service {
+        IpAddr::V4(own) => Some(own),
+        IpAddr::V6(_) => service_link.addresses.iter().find_map(|assigned| match assigned.addr {
+            IpAddr::V4(own) => Some(own),
+            IpAddr::V6(_) => None,
+        }),
+    };
+    Settings {
+        service_ifindex: service_link.index,
+        cluster_ifindex: cluster_link.index,
+        own_address4,
+        ring_bytes: config.budget.ring_mib * MIB as u32,
+        max_flows: config.budget.max_flows,
+        services: endpoints(config),
+    }
+}
+
+/// Every service's addresses with its port.
+fn endpoints(config: &Config) -> Vec<Vec<(IpAddr, u16)>> {
+    let of = |service: &crate::config::Service| {
+        service.addresses.iter().map(|&address| (address, service.port)).collect()
+    };
+    config.services.iter().map(of).collect()
+}
+
+fn core(config: &Config) -> anyhow::Result<Core> {
+    let node = &config.node;
+    let mut settings = cluster::Config::new(&node.name, &node.peer);
+    settings.prefers_primary = node.prefer_primary;
+    settings.detection = node.detection().as_nanos() as u64;
+    settings.startup_wait = node.startup_wait().as_nanos() as u64;
+    settings.arbiter = match node.arbiter {
+        Arbiter::None => cluster::ArbiterKind::None,
+    };
+    Ok(Core::new(settings, hostnet::now_boottime_ns(), incarnation())?)
+}
+
+fn identity(config: &Config) -> Identity {
+    let node = &config.node;
+    Identity {
+        cluster: node.cluster.clone(),
+        name: node.name.clone(),
+        peer: node.peer.clone(),
+        incarnation: incarnation(),
+    }
+}
+
+/// Grows with every start: the wall clock in microseconds.
+fn incarnation() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_micros() as u64
+}
+
+fn stop_signals() -> SigSet {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals
+}
+
+fn forward_signals(signals: SigSet, post: inbox::Post<Message>) -> anyhow::Result<()> {
+    let forward = move || {
+        while let Ok(signal) = signals.wait() {
+            tracing::info!("{signal}: leaving in good order");
+            if !post.send(Message::Shutdown) {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(forward)
+        .context("cannot start a thread")?;
+    Ok(())
+}
+
+/// A starved heartbeat looks like a dead host.
+fn run_in_real_time() {
+    let parameters = libc::sched_param { sched_priority: 10 };
+    // SAFETY: the structure lives through the call; 0 names the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };
+    if result != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::warn!(%error, "no real-time priority (CAP_SYS_NICE): a busy host may look dead");
+    }
+}
