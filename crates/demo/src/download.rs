@@ -33,10 +33,12 @@ pub enum Client {
 
 impl Client {
     /// Program and arguments that write `url` to standard output, without the user's own
-    /// settings, proxies and, above all, retries.
+    /// settings, proxies, output buffers and, above all, retries.
     fn command(self, url: &str) -> anyhow::Result<Vec<String>> {
         let (program, args): (_, &[&str]) = match self {
-            Client::Curl => ("curl", &["-q", "-sS", "-g", "--fail", "--noproxy", "*", "-o", "-"]),
+            Client::Curl => {
+                ("curl", &["-q", "-sS", "-g", "-N", "--fail", "--noproxy", "*", "-o", "-"])
+            }
             Client::Wget => {
                 let quiet = ["--no-config", "--no-verbose", "--no-proxy"];
                 ("wget", &[quiet[0], quiet[1], quiet[2], "--tries=1", "--timeout=120", "-O", "-"])
