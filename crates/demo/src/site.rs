@@ -3,11 +3,16 @@
 //! Both nodes serve the same folder, so contents and modification times agree, as a mirrored
 //! document root would. One large file of random bytes, which no proxy, compressor or lucky
 //! retransmission could make up, and small ones for idle keep-alive connections.
+//!
+//! The files look old. Apache marks the entity tag of a file as weak while the file is younger
+//! than a second, so that a reply made again a second later is two bytes shorter than the first
+//! one: not the same reply to the same request, which is what the scheme `track` asks for.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
@@ -16,6 +21,8 @@ use sha2::{Digest, Sha256};
 pub const SMALL_BYTES: usize = 4096;
 /// How many small files there are.
 pub const SMALL_FILES: usize = 2;
+/// When all files were modified last, seconds since 1970.
+const MODIFIED: u64 = 1_700_000_000;
 
 /// A document root.
 #[derive(Debug)]
@@ -61,13 +68,15 @@ impl Site {
             large.write_all(&block[..now]).with_context(doing)?;
             left -= now as u64;
         }
-        large.flush().with_context(doing)?;
+        large.flush().and_then(|()| age(large.get_ref())).with_context(doing)?;
         let mut small = Vec::new();
         for number in 0..SMALL_FILES {
             let mut body = vec![0; SMALL_BYTES];
             random.read_exact(&mut body).context("cannot read /dev/urandom")?;
             let path = root.join(&Self::small_path(number)[1..]);
-            fs::write(&path, &body).with_context(|| format!("cannot write {}", path.display()))?;
+            File::create(&path)
+                .and_then(|mut file| file.write_all(&body).and_then(|()| age(&file)))
+                .with_context(|| format!("cannot write {}", path.display()))?;
             small.push(body);
         }
         Ok(Site { root: root.to_owned(), size, sha256: hash.finalize().into(), small })
@@ -77,6 +86,10 @@ impl Site {
     pub fn root(&self) -> &Path {
         &self.root
     }
+}
+
+fn age(file: &File) -> std::io::Result<()> {
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(MODIFIED))
 }
 
 /// Says so before half a file fills the file system.
@@ -108,7 +121,10 @@ mod tests {
         let bytes = fs::read(dir.path().join("site/large.bin")).unwrap();
         assert_eq!(bytes.len() as u64, site.size);
         assert_eq!(<[u8; 32]>::from(Sha256::digest(&bytes)), site.sha256);
-        assert_eq!(fs::read(dir.path().join("site/small-1.bin")).unwrap(), site.small[1]);
+        let small = dir.path().join("site/small-1.bin");
+        assert_eq!(fs::read(&small).unwrap(), site.small[1]);
+        // A file younger than a second has replies of its own at Apache.
+        assert!(small.metadata().unwrap().modified().unwrap().elapsed().unwrap().as_secs() > 60);
     }
 
     #[test]
