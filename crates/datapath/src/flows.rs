@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -282,15 +283,44 @@ impl FlowTable {
 
     /// A snapshot of every flow. Entries that come or go meanwhile may be missed.
     pub fn snapshot(&self) -> Vec<(FlowKey, Flow)> {
-        let batch = match self.flows.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY) {
-            Ok(batch) => batch,
-            Err(_) => return Vec::new(),
-        };
-        batch
-            .filter_map(|(key, value)| {
-                Some((FlowKey::from_raw(&from_bytes(&key)?), Flow { raw: from_bytes(&value)? }))
-            })
-            .collect()
+        const BATCH: usize = 4096;
+        let mut keys = vec![types::flow_key::default(); BATCH];
+        let mut values = vec![types::flow::default(); BATCH];
+        let mut flows = Vec::new();
+        // The kernel's position in the table: opaque, no larger than a key.
+        let mut position = types::flow_key::default();
+        let mut from: *mut types::flow_key = std::ptr::null_mut();
+        loop {
+            let mut count = BATCH as u32;
+            // SAFETY: the descriptor is open; keys and values have room for `count` entries of the
+            // map's own types; `from` is null or points to a former answer, which may be the place
+            // of the next one.
+            let result = unsafe {
+                libbpf_rs::libbpf_sys::bpf_map_lookup_batch(
+                    self.flows.as_fd().as_raw_fd(),
+                    from.cast(),
+                    (&raw mut position).cast(),
+                    keys.as_mut_ptr().cast(),
+                    values.as_mut_ptr().cast(),
+                    &mut count,
+                    std::ptr::null(),
+                )
+            };
+            // A batch may be short without being the last: the kernel does not split a bucket.
+            let done = match -result {
+                0 => false,
+                libc::ENOENT => true,
+                libc::EINTR => continue,
+                // A bucket larger than the whole batch: cannot be, but must not loop.
+                _ => return flows,
+            };
+            let entries = keys.iter().zip(&values).take(count as usize);
+            flows.extend(entries.map(|(key, raw)| (FlowKey::from_raw(key), Flow { raw: *raw })));
+            if done {
+                return flows;
+            }
+            from = &raw mut position;
+        }
     }
 
     /// Forgets every flow.

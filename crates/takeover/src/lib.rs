@@ -35,8 +35,12 @@ pub const GIVE_UP: Duration = Duration::from_secs(30);
 /// Pause before a child that could not be born is tried again.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// Children tried in one go before the log is looked at again.
-const BATCH: usize = 256;
+/// Children that may fail in one go: behind a full accept queue the next ones would fail as well,
+/// and only cost the server the time it needs to empty the queue.
+const FAILURES: usize = 4;
+
+/// How often the log is read while flows are being taken over.
+const BUSY: Duration = Duration::from_millis(2);
 
 /// Why a flow could not be carried on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -239,7 +243,7 @@ impl Engine {
         self.announce_if_done(now);
         match (&self.retry_at, self.adoptions.is_empty()) {
             (Some(at), _) => Some(*at),
-            (None, false) => Some(now + Duration::from_millis(50)),
+            (None, false) => Some(now + BUSY),
             (None, true) if !self.swallowing.is_empty() => Some(now + Duration::from_millis(50)),
             (None, true) => None,
         }
@@ -298,8 +302,7 @@ impl Engine {
                 Some(_) => {
                     failed += 1;
                     self.unborn.push_back(key);
-                    // The accept queue is full: let the server run.
-                    if failed >= BATCH {
+                    if failed >= FAILURES {
                         break;
                     }
                 }

@@ -38,15 +38,15 @@ int adopt_in(struct __sk_buff *skb)
 	int error;
 
 	if (parse_ip(skb, 0, &p) != PARSED_TCP || !parse_tcp(skb, &p))
-		return drop(COUNT_DROP_ADOPT);
+		return drop(COUNT_ADOPT_STRAY);
 	key_inbound(&p, &key);
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (!flow || (flow->state != FLOW_ADOPTING && flow->state != FLOW_OPEN))
-		return drop(COUNT_DROP_ADOPT);
+		return drop(COUNT_ADOPT_STRAY);
 	if (flow->flags & FLOW_BORN)
 		return TC_ACT_OK;
 	if (p.seq != flow->birth_seq || p.ack != flow->birth_ack)
-		return drop(COUNT_DROP_ADOPT);
+		return drop(COUNT_ADOPT_STRAY);
 
 	if (p.ipv6) {
 		__builtin_memcpy(tuple.ipv6.saddr, p.source, 16);
@@ -63,20 +63,20 @@ int adopt_in(struct __sk_buff *skb)
 	}
 	found = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found)
-		return drop(COUNT_DROP_ADOPT);
+		return drop(COUNT_ADOPT_OCCUPIED);
 	if (found->state != BPF_TCP_LISTEN) {
 		bpf_sk_release(found);
-		return drop(COUNT_DROP_ADOPT);
+		return drop(COUNT_ADOPT_OCCUPIED);
 	}
 	listener = (struct sock *)bpf_skc_to_tcp_sock(found);
 	if (!listener) {
 		bpf_sk_release(found);
-		return drop(COUNT_DROP_ADOPT);
+		return drop(COUNT_ADOPT_OCCUPIED);
 	}
 	birth_attributes(flow, &attrs);
 	error = bpf_sk_assign_tcp_reqsk(skb, listener, &attrs, sizeof(attrs));
 	bpf_sk_release(found);
 	if (error)
-		return drop(COUNT_DROP_ADOPT);
+		return drop(COUNT_ADOPT_REFUSED);
 	return TC_ACT_OK;
 }

@@ -29,7 +29,8 @@ static __always_inline int child_out(const struct packet *p, const struct flow_k
 	}
 	if ((__s32)(p->ack - flow->replay_end) >= 0) {
 		flow->state = FLOW_OPEN;
-		log_event(key, RECORD_CHILD, p->ack, edge, flow->service, true);
+		/* Not urgent: the flow runs, and the daemon has only its books to close. */
+		log_event(key, RECORD_CHILD, p->ack, edge, flow->service, false);
 		return TC_ACT_OK;
 	}
 	if (p->ack != flow->child_ack || edge != flow->child_edge) {

@@ -185,7 +185,9 @@ enum counter {
 	COUNT_DROP_FENCED,	/* output after the lease had run out */
 	COUNT_DROP_CRASHED,	/* output of a crashed server (C4) */
 	COUNT_DROP_STRANGER,	/* service output that came in from somebody else than the peer */
-	COUNT_DROP_ADOPT,	/* forged segment without a flow, listener or memory */
+	COUNT_ADOPT_STRAY,	/* forged segment that fits no flow under adoption */
+	COUNT_ADOPT_OCCUPIED,	/* no listener for a flow, or another socket in its place */
+	COUNT_ADOPT_REFUSED,	/* the kernel refused the flow's options */
 	COUNT_FLOWS_FULL,	/* flow table full: the new flow is simplex */
 	COUNT_FAST_OPEN,	/* data in the SYN: the new flow is simplex */
 	COUNT_ARP_SILENCED,	/* requests for a service address this node does not hold */
