@@ -6,7 +6,7 @@ use demo::clock::Bell;
 use demo::download::{Download, Outcome};
 
 /// Longest that a batch may take from any point on.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// When a failure comes, as the clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
