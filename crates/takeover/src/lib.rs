@@ -39,6 +39,9 @@ const RETRY: Duration = Duration::from_millis(2);
 /// and only cost the server the time it needs to empty the queue.
 const FAILURES: usize = 4;
 
+/// How long the record of a flow may lag behind its entry in the table.
+const UNLOGGED_GRACE: Duration = Duration::from_millis(100);
+
 /// How often the log is read while flows are being taken over.
 const BUSY: Duration = Duration::from_millis(2);
 
@@ -125,6 +128,8 @@ pub struct Engine {
     /// Adoptions whose child does not exist yet, in the order of their next attempt.
     unborn: VecDeque<FlowKey>,
     retry_at: Option<Instant>,
+    /// Flows of the table that the journal does not know, and until when their record may come.
+    unlogged: HashMap<FlowKey, Instant>,
     /// Opened flows that may still have output to swallow.
     swallowing: Vec<FlowKey>,
     progress: Progress,
@@ -145,6 +150,7 @@ impl Engine {
             adoptions: HashMap::new(),
             unborn: VecDeque::new(),
             retry_at: None,
+            unlogged: HashMap::new(),
             swallowing: Vec::new(),
             progress: Progress::default(),
             notices: Vec::new(),
@@ -158,6 +164,7 @@ impl Engine {
         self.journal = Journal::new(self.budgets.total);
         self.adoptions.clear();
         self.unborn.clear();
+        self.unlogged.clear();
         self.swallowing.clear();
         self.retry_at = None;
         self.duty = Duty::Backup;
@@ -170,6 +177,11 @@ impl Engine {
         self.progress = Progress::default();
         for (key, flow) in self.table.snapshot() {
             match flow.state() {
+                // A handshake that completed in this very moment: its record is still in the log,
+                // and begins the adoption when it is read.
+                FlowState::Tracked if self.journal.instream(&key).is_none() => {
+                    self.unlogged.insert(key, now + UNLOGGED_GRACE);
+                }
                 FlowState::Tracked => self.begin(key, flow, now),
                 FlowState::Simplex => {
                     self.progress.flows += 1;
@@ -190,10 +202,12 @@ impl Engine {
                 if self.journal.open(key, irs, budget) == Opened::OverBudget {
                     return self.over_budget(key);
                 }
-                if let Duty::Primary { .. } = self.duty {
-                    if let Some(flow) = self.table.get(&key) {
-                        self.begin(key, flow, now);
-                    }
+                self.unlogged.remove(&key);
+                if let Duty::Primary { .. } = self.duty
+                    && let Some(flow) = self.table.get(&key)
+                    && flow.state() == FlowState::Tracked
+                {
+                    self.begin(key, flow, now);
                 }
             }
             Record::Segment { key, seq, fin, .. } => self.on_segment(key, seq, payload, fin, now),
@@ -239,11 +253,20 @@ impl Engine {
             let flow = self.adoptions[&key].flow;
             self.reset(&key, &flow, ResetReason::NotAccepted);
         }
+        let missing: Vec<FlowKey> =
+            self.unlogged.extract_if(|_, until| now >= *until).map(|(key, _)| key).collect();
+        for key in missing {
+            if let Some(flow) = self.table.get(&key) {
+                self.progress.flows += 1;
+                self.reset(&key, &flow, ResetReason::NotLogged);
+            }
+        }
         self.retire_swallowers();
         self.announce_if_done(now);
         match (&self.retry_at, self.adoptions.is_empty()) {
             (Some(at), _) => Some(*at),
             (None, false) => Some(now + BUSY),
+            (None, true) if !self.unlogged.is_empty() => Some(now + BUSY),
             (None, true) if !self.swallowing.is_empty() => Some(now + Duration::from_millis(50)),
             (None, true) => None,
         }
@@ -266,6 +289,7 @@ impl Engine {
         let Some(instream) = self.journal.instream(&key) else {
             return self.reset(&key, &flow, ResetReason::NotLogged);
         };
+        assert!(!self.adoptions.contains_key(&key), "a flow is adopted once");
         let end = instream.rcv_nxt();
         let birth = flow.adopt(end);
         if !self.table.put(&key, &flow) {
@@ -318,6 +342,7 @@ impl Engine {
             return;
         }
         adoption.replay.born(now);
+        // Nothing to replay: the data path opened the flow with the birth.
         if adoption.replay.is_complete() {
             self.opened(key, now);
         }
@@ -328,8 +353,7 @@ impl Engine {
         adoption.replay.born(now);
         adoption.replay.acknowledged(ack, edge, now);
         self.feed(&key);
-        let open = self.table.get(&key).is_none_or(|flow| flow.state() == FlowState::Open);
-        if open && self.adoptions.get(&key).is_some_and(|a| a.replay.is_complete()) {
+        if self.table.get(&key).is_none_or(|flow| flow.state() == FlowState::Open) {
             self.opened(key, now);
         }
     }
@@ -419,6 +443,15 @@ impl Engine {
     /// The data path has opened the flow: the client and the child talk to each other.
     fn opened(&mut self, key: FlowKey, now: Instant) {
         let Some(adoption) = self.adoptions.remove(&key) else { return };
+        // What was logged after the adoption began. The client counts none of it as delivered, so
+        // what the child does not take now will come again.
+        let mut replay = adoption.replay;
+        while let Some(chunk) = replay.next() {
+            let fin = self.fin_within(&key, chunk);
+            if self.inject(&key, &adoption.flow, chunk, fin).is_err() {
+                break;
+            }
+        }
         if let Some(instream) = self.journal.instream(&key) {
             // Bytes beyond a gap: the client may have been told that they arrived (RFC 2018 §8).
             let beyond: Vec<(u32, Vec<u8>)> =
@@ -457,7 +490,7 @@ impl Engine {
 
     fn announce_if_done(&mut self, now: Instant) {
         let Duty::Primary { since, announced } = &mut self.duty else { return };
-        if *announced || !self.adoptions.is_empty() {
+        if *announced || !self.adoptions.is_empty() || !self.unlogged.is_empty() {
             return;
         }
         *announced = true;
