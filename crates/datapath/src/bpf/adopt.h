@@ -7,9 +7,12 @@
  */
 #pragma once
 
-static __always_inline void birth_attributes(const struct flow *flow,
+static __always_inline void birth_attributes(struct __sk_buff *skb, const struct packet *p,
+					     const struct flow *flow,
 					     struct bpf_tcp_req_attrs *attrs)
 {
+	__u32 tsval = flow->tsval, tsecr;
+
 	attrs->mss = flow->mss;
 	attrs->snd_wscale = flow->snd_wscale;
 	attrs->rcv_wscale = flow->rcv_wscale;
@@ -17,7 +20,12 @@ static __always_inline void birth_attributes(const struct flow *flow,
 	attrs->sack_ok = !!(flow->options & OPT_SACK);
 	attrs->ecn_ok = !!(flow->options & OPT_ECN);
 	attrs->tstamp_ok = !!(flow->options & OPT_TSTAMP);
-	attrs->rcv_tsval = flow->tsval;
+	/* The forged segment's own value, not the flow's latest: the client may have spoken since,
+	 * and a child born with a later TSval than the segment that bears it takes that segment for
+	 * an old duplicate (RFC 7323 §5.3) and never leaves SYN-RECEIVED. */
+	if (attrs->tstamp_ok)
+		parse_timestamps(skb, p, &tsval, &tsecr);
+	attrs->rcv_tsval = tsval;
 	/* The child's clock starts at rcv_tsecr. It must not run behind the dead primary's, whose
 	 * latest value the backup has not seen: what the client echoed tells it but for one way
 	 * through the network, which the slack covers (RFC 7323 §5.4 asks for monotony only). */
@@ -73,7 +81,7 @@ int adopt_in(struct __sk_buff *skb)
 		bpf_sk_release(found);
 		return drop(COUNT_ADOPT_OCCUPIED);
 	}
-	birth_attributes(flow, &attrs);
+	birth_attributes(skb, &p, flow, &attrs);
 	error = bpf_sk_assign_tcp_reqsk(skb, listener, &attrs, sizeof(attrs));
 	bpf_sk_release(found);
 	if (error)
