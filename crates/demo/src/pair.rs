@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use lab::{CaptureOptions, Host, Lab, Link, NodeSpec, Rate};
 
-use crate::clock::boottime_ns;
+use crate::clock::{boottime_ns, now_ns};
 use crate::config::{Common, ServiceText, node_toml, state_dir};
 use crate::operator::{Event, Operator, Status};
 use crate::server::{Place, Server};
@@ -221,7 +221,14 @@ impl Pair {
     /// # Errors
     /// The lab cannot do it.
     pub fn kill(&self, node: &str, how: &lab::Kill) -> anyhow::Result<u64> {
-        Ok(boottime_ns(self.lab.kill(node, how)?.at))
+        let before_ns = now_ns();
+        let killed = self.lab.kill(node, how)?;
+        Ok(match how {
+            // One instant, told exactly.
+            lab::Kill::Host | lab::Kill::Hang(_) => boottime_ns(killed.at),
+            // Signals go out one by one, and the first may have been answered by the last.
+            lab::Kill::Process { .. } | lab::Kill::Daemon => before_ns,
+        })
     }
 
     /// Boots a dead node and waits until it backs the other one up.

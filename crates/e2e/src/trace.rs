@@ -20,14 +20,17 @@ pub(crate) struct Segment {
     len: u32,
 }
 
-/// The segments from `service` that came from the interface `mac` since `since_ns`.
+/// The segments from `service` that came from the interface `mac` since `since_ns`, apart from
+/// control segments that it passes on as a backup since `backup_ns`.
 pub(crate) fn segments_from(
     lab_dir: &Path,
     mac: [u8; 6],
     service: SocketAddr,
     since_ns: u64,
+    backup_ns: Option<u64>,
 ) -> anyhow::Result<Vec<Segment>> {
-    let since = SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(since_ns));
+    let wall = |ns| SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(ns));
+    let (since, backup) = (wall(since_ns), backup_ns.map(wall));
     let mut found = Vec::new();
     for frame in read_pcap(&lab_dir.join(format!("{}.pcap", Link::Service.name())))? {
         // The two clocks are read one after the other: a frame of this instant may look later.
@@ -44,6 +47,10 @@ pub(crate) fn segments_from(
         };
         let Some(TransportSlice::Tcp(tcp)) = &packet.transport else { continue };
         if from != service.ip() || tcp.source_port() != service.port() {
+            continue;
+        }
+        let control = tcp.syn() || tcp.fin() || tcp.rst();
+        if control && backup.is_some_and(|backup| frame.at >= backup) {
             continue;
         }
         let flags = [
