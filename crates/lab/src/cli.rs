@@ -438,7 +438,11 @@ fn table(status: &Status) -> String {
     out
 }
 
-fn signal_number(text: &str) -> Result<i32, String> {
+/// A signal by name, with or without SIG, or by number.
+///
+/// # Errors
+/// There is no such signal.
+pub fn signal_number(text: &str) -> Result<i32, String> {
     let name = text.to_ascii_uppercase();
     let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
     let known = name.parse::<Signal>().map(|s| s as i32);

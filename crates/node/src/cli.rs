@@ -47,8 +47,7 @@ pub enum Command {
     /// Download through a pair of nodes in namespaces, kill one of them, check every byte
     Demo(DemoArgs),
     /// Hosts in network namespaces, running the real daemon, to try things out
-    #[command(subcommand)]
-    Lab(LabCommand),
+    Lab(::lab::cli::LabArgs),
 }
 
 #[derive(Debug, Args)]
@@ -101,21 +100,36 @@ pub struct DemoArgs {
     /// How many downloads run at once
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub clients: u32,
+    /// How many idle keep-alive connections are open beside them
+    #[arg(long, default_value_t = 100)]
+    pub idle: u32,
     /// How many bytes each client downloads
-    #[arg(long, value_name = "BYTES", default_value_t = 100_000_000)]
+    #[arg(long, value_name = "BYTES", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub size: u64,
     /// How the primary dies
     #[arg(long, value_name = "HOW", default_value = "host")]
     pub kill: Kill,
+    /// The signal of `--kill process`, by name or number
+    #[arg(long, default_value = "KILL", value_parser = ::lab::cli::signal_number)]
+    pub signal: i32,
     /// Use IPv6 addresses
     #[arg(long)]
     pub ipv6: bool,
     /// The server to protect
     #[arg(long, default_value = "nginx")]
     pub server: Server,
+    /// Rate of the service link, Mbit/s; 0: as fast as this machine goes
+    #[arg(long, value_name = "MBIT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub rate: u64,
+    /// Silence after which the backup suspects the primary, ms
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(20..=10_000))]
+    pub detection: u32,
     /// Write the results to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Keep captures, logs and configurations even if nobody noticed
+    #[arg(long)]
+    pub keep: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -138,45 +152,6 @@ pub enum Server {
     Busybox,
 }
 
-#[derive(Debug, Subcommand)]
-pub enum LabCommand {
-    /// Build the lab: hosts client, a and b, and the links between them
-    Up {
-        /// Take the services from this configuration
-        #[arg(short, long, value_name = "FILE")]
-        config: Option<PathBuf>,
-    },
-    /// Run a command on one of the hosts
-    Exec {
-        /// client, a or b
-        host: String,
-        /// The command and its arguments, after `--`
-        #[arg(last = true, required = true)]
-        command: Vec<String>,
-    },
-    /// Make a node fail
-    Kill {
-        /// a or b
-        node: String,
-        #[arg(long, value_name = "HOW", default_value = "host")]
-        how: Kill,
-    },
-    /// Take a link away
-    Cut {
-        /// A link's name, as `lab status` shows it
-        link: String,
-    },
-    /// Give a link back
-    Heal {
-        /// A link's name, as `lab status` shows it
-        link: String,
-    },
-    /// Show hosts, links and nodes
-    Status,
-    /// Remove the lab
-    Down,
-}
-
 /// Parses the process's arguments, does what they say, and tells how it went.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -195,8 +170,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => operator::status(&state_dir(&args.config)?, &args)?,
         Command::Events(args) => operator::events(&state_dir(&args.config)?, &args)?,
         Command::Switchover(arg) => operator::switchover(&state_dir(&arg)?)?,
-        Command::Demo(args) => lab::demo(args)?,
-        Command::Lab(command) => lab::run(command)?,
+        Command::Demo(args) => return lab::demo(&args),
+        Command::Lab(args) => return lab::run(args),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,282 @@
+//! A pair of nodes on which a scenario plays.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use demo::clock::{Bell, now_ns};
+use demo::download::Download;
+use demo::idle::Idle;
+use demo::operator::{Event, Status};
+use demo::pair::{NODES, Pair, Service, Spec, other};
+use demo::site::Site;
+use lab::{Cut, Host};
+
+use crate::batch::Batch;
+use crate::scenario::{How, Scenario};
+use crate::trace;
+
+/// How long anything may take that should happen soon.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a daemon may take to see what it must see; beside it the tests wait for conditions.
+const DETECTION_MS: u32 = 100;
+
+/// What a living host's kernel had handed to its interface before the fence fell still goes out:
+/// a shaped cable's queue holds 20 ms and a burst.
+const WIRE_QUEUE: Duration = Duration::from_millis(60);
+
+/// One stage at a time in this process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The pair, up and ready. Dropped while the test fails, it leaves everything behind that can
+/// tell why.
+#[derive(Debug)]
+pub struct Stage {
+    /// The nodes and their hosts.
+    pub pair: Pair,
+    scenario: Scenario,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Stage {
+    pub(crate) fn up(mut scenario: Scenario) -> Stage {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = Instant::now();
+        let service = scenario.service.take();
+        let spec = Spec {
+            binary: Some(product()),
+            rate_mbit: scenario.rate_mbit,
+            cluster_rate_mbit: None,
+            ipv6: scenario.ipv6,
+            size: scenario.size,
+            services: vec![service.unwrap_or_else(|| Service::web(scenario.server))],
+            detection_ms: DETECTION_MS,
+            capture: true,
+            artifacts: workspace().join("target/e2e-failures").join(test_name()),
+        };
+        let pair = Pair::up(&spec).unwrap_or_else(|e| panic!("{scenario:?}: {e:#}"));
+        let stage = Stage { pair, scenario, _turn: turn };
+        for (key, value) in &stage.scenario.sysctls {
+            stage.set_sysctl(key, value);
+        }
+        eprintln!("{:?}: up after {:?}", stage.scenario, started.elapsed());
+        stage
+    }
+
+    fn set_sysctl(&self, key: &str, value: &str) {
+        let path = format!("/proc/sys/{}", key.replace('.', "/"));
+        let write = || fs::write(&path, value);
+        let written = self.client().in_netns(write).unwrap_or_else(|e| panic!("{e}"));
+        written.unwrap_or_else(|e| panic!("cannot write {path}: {e}"));
+    }
+
+    /// The clients' host.
+    pub fn client(&self) -> &Host {
+        self.pair.client().unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// The primary's name.
+    ///
+    /// # Panics
+    /// If there is not exactly one.
+    pub fn primary(&self) -> &'static str {
+        self.pair.primary().unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// A node's status.
+    ///
+    /// # Panics
+    /// If its daemon does not answer.
+    pub fn status(&self, node: &str) -> Status {
+        self.pair.status(node).unwrap_or_else(|e| panic!("node {node}: {e:#}"))
+    }
+
+    /// Starts the scenario's downloads.
+    pub fn start_downloads(&self) -> Batch {
+        let bell = Bell::default();
+        let (client, at) = (self.scenario.client, self.pair.at());
+        let start = |_| {
+            Download::start(self.client(), client, at, Site::LARGE, &bell)
+                .unwrap_or_else(|e| panic!("{e:#}"))
+        };
+        let downloads = (0..self.scenario.clients).map(start).collect();
+        Batch::new(downloads, bell, self.pair.site.size, self.pair.site.sha256)
+    }
+
+    /// Opens the scenario's idle connections.
+    pub fn open_idle(&self) -> Idle {
+        let (at, site) = (self.pair.at(), &self.pair.site);
+        let keep_alive = self.scenario.server.keeps_alive();
+        Idle::open(self.client(), at, site, self.scenario.idle, keep_alive, PATIENCE)
+            .unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// Idle connections get another request, and must all get the right answer.
+    ///
+    /// # Panics
+    /// If one does not.
+    pub fn finish_idle(&self, idle: Idle) {
+        let report = idle.finish(&self.pair.site, PATIENCE);
+        let (count, failures) = (report.failures.len(), report.failures.join("\n"));
+        assert!(count == 0, "{count} of {} noticed:\n{failures}", report.connections);
+    }
+
+    /// Makes a node fail; when, on [`now_ns`]'s clock.
+    ///
+    /// # Panics
+    /// If the lab cannot do it.
+    pub fn kill(&self, node: &str, how: How) -> u64 {
+        self.pair.kill(node, &how.kill()).unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// Cuts a link silently.
+    pub fn cut(&self, link: &str) -> u64 {
+        self.pair.lab.cut(link, Cut::default()).unwrap_or_else(|e| panic!("{e}"));
+        now_ns()
+    }
+
+    /// Heals it.
+    pub fn heal(&self, link: &str) {
+        self.pair.lab.heal(link).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Boots a dead node and waits until the pair is whole.
+    ///
+    /// # Panics
+    /// If it does not get there.
+    pub fn bring_back(&self, node: &str) {
+        self.pair.bring_back(node).unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    /// Waits until a node's status is as wanted.
+    ///
+    /// # Panics
+    /// If it does not get there.
+    pub fn wait_for_status(&self, node: &str, what: &str, wanted: impl Fn(&Status) -> bool) {
+        self.eventually(&format!("node {node}: {what}"), || {
+            self.pair.status(node).is_ok_and(|status| wanted(&status))
+        });
+    }
+
+    /// Waits until a condition holds.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn eventually(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        // Nobody rings: the condition is asked every 20 ms.
+        assert!(Bell::default().wait_until(PATIENCE, &mut condition), "not in time: {what}");
+    }
+
+    /// Events of both nodes with this name, since `since_ns`.
+    pub fn events(&self, name: &str, since_ns: u64) -> Vec<(&'static str, Event)> {
+        let mut events = self.pair.events_since(since_ns);
+        events.retain(|(_, event)| event.event == name);
+        events
+    }
+
+    /// The other node took everything over: no flow was reset, the dead one is silent, and no
+    /// two nodes served at once (invariant 3).
+    ///
+    /// # Panics
+    /// If not so.
+    pub fn expect_took_over(&self, victim: &str, how: How, killed_ns: u64) {
+        let survivor = other(victim);
+        let status = self.status(survivor);
+        assert_eq!(status.role, "primary", "{survivor} did not take over");
+        assert_eq!(status.takeover.reset, 0, "{} flows were reset", status.takeover.reset);
+        assert!(status.takeover.adopted > 0, "no flow was adopted, yet the clients are happy?");
+        self.expect_one_primary(killed_ns);
+        let promoted = self.events("promoted", killed_ns);
+        let (_, promoted) = promoted.first().expect("a new primary reports its promotion");
+        // A host that is gone is silent from that instant, whatever its kernel had in hand.
+        let fenced_ns = promoted.boottime_ns + WIRE_QUEUE.as_nanos() as u64;
+        let from = if how == How::Host { killed_ns } else { fenced_ns };
+        self.expect_silence(victim, from);
+    }
+
+    /// No node found out that two served at once.
+    ///
+    /// # Panics
+    /// If one did.
+    pub fn expect_one_primary(&self, since_ns: u64) {
+        let two = self.events("two_primaries", since_ns);
+        assert!(two.is_empty(), "split brain: {two:?}");
+    }
+
+    /// From `since_ns` on, no segment from the service address has left `node` on the service
+    /// link. A node that has become backup meanwhile passes the primary's SYN, FIN and RST on.
+    ///
+    /// # Panics
+    /// If one has.
+    pub fn expect_silence(&self, node: &str, since_ns: u64) {
+        let host = self.pair.lab.host(node).unwrap_or_else(|e| panic!("{e}"));
+        let mac = host.mac(lab::Link::Service);
+        let armed = self.events("armed", since_ns).into_iter().find(|(who, _)| *who == node);
+        let backup_ns = armed.map(|(_, event)| event.boottime_ns);
+        let (dir, at) = (self.pair.lab.dir(), self.pair.at());
+        let said = trace::segments_from(dir, mac, at, since_ns, backup_ns)
+            .unwrap_or_else(|e| panic!("cannot read the capture: {e:#}"));
+        assert!(
+            said.is_empty(),
+            "{} segments left {node} after it had to be silent; the first ones: {:#?}",
+            said.len(),
+            &said[..said.len().min(5)]
+        );
+    }
+
+    /// Leaves beside the logs what the daemons say about themselves.
+    fn write_last_words(&self) {
+        let dir = self.pair.lab.dir();
+        for node in NODES {
+            if let Ok(status) = self.pair.status(node) {
+                let _ = fs::write(dir.join(format!("{node}.status")), format!("{status:#?}\n"));
+            }
+        }
+        let events = self.pair.events_since(0);
+        let line = |(node, e): &(&str, Event)| {
+            format!("{:>16.3} {node} {}: {}\n", e.boottime_ns as f64 / 1e6, e.event, e.text)
+        };
+        let text: String = events.iter().map(line).collect();
+        let _ = fs::write(dir.join("events"), &text);
+        eprintln!("events of both nodes (ms):\n{text}");
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.write_last_words();
+            let exe = std::env::current_exe().unwrap_or_default();
+            let stem = exe.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let binary = stem.rsplit_once('-').map_or(stem.as_str(), |(name, _)| name);
+            eprintln!(
+                "scenario: {:?}\nagain, as root: STEADFAST_BIN={} cargo test -p e2e --test {binary} \
+                 -- --exact {} --nocapture",
+                self.scenario,
+                product().display(),
+                test_name()
+            );
+        }
+    }
+}
+
+/// The name of the running test.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("main").to_owned()
+}
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/e2e is two deep")
+}
+
+/// The binary under test: `$STEADFAST_BIN`, else the newer of those that cargo has built.
+fn product() -> PathBuf {
+    if let Some(binary) = std::env::var_os("STEADFAST_BIN") {
+        return binary.into();
+    }
+    let built = |profile| workspace().join("target").join(profile).join("steadfast");
+    let age = |path: &PathBuf| fs::metadata(path).and_then(|m| m.modified()).ok();
+    let newest = ["release", "debug"].map(built).into_iter().filter(|p| p.exists()).max_by_key(age);
+    newest.expect("there is no target/{release,debug}/steadfast: run make build")
+}

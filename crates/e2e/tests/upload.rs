@@ -1,0 +1,110 @@
+//! What clients send is as safe as what they get.
+
+use demo::clock::Bell;
+use demo::download::Download;
+use demo::find;
+use demo::pair::Service;
+use demo::site::Site;
+use e2e::{CLIENT, How, MB, Scenario};
+use sha2::{Digest, Sha256};
+
+/// Answers an upload with its hash.
+const HASHES: &str = r#"
+import hashlib, http.server, socketserver, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_PUT(self):
+        left, hash = int(self.headers["Content-Length"]), hashlib.sha256()
+        while left:
+            part = self.rfile.read(min(left, 1 << 20))
+            if not part:
+                return
+            hash.update(part)
+            left -= len(part)
+        answer = hash.hexdigest().encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *args):
+        pass
+
+http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"#;
+
+fn hashing() -> Service {
+    Service {
+        name: "hashes".into(),
+        port: 80,
+        program: Box::new(|place| {
+            let python = find::program("python3", "python3")?.display().to_string();
+            let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
+            Ok(vec![python, "-c".into(), HASHES.into(), ip, port])
+        }),
+        flow_budget_mib: 600,
+    }
+}
+
+/// Uploads the site's large file; the primary fails when its server's host has seen about half.
+fn upload(size: u64, how: How) {
+    let stage = Scenario::new().service(hashing()).size(size).idle(0).rate(1000).up();
+    let file = stage.pair.site.root().join(&Site::LARGE[1..]).display().to_string();
+    let url = format!("http://{}/", stage.pair.at());
+    let curl = find::program("curl", "curl").unwrap().display().to_string();
+    let words = [
+        &curl,
+        "-q",
+        "-sS",
+        "--fail",
+        "--noproxy",
+        "*",
+        "-H",
+        "Expect:",
+        "--max-time",
+        "120",
+        "-T",
+        &file,
+        &url,
+    ];
+    let bell = Bell::default();
+    let words = words.map(str::to_owned);
+    let upload = Download::run(stage.client(), &words, &bell).unwrap_or_else(|e| panic!("{e:#}"));
+
+    let host = stage.pair.lab.host(CLIENT).unwrap();
+    let sent = || host.in_netns(sent_bytes).unwrap_or_else(|e| panic!("{e}"));
+    let before = sent();
+    stage.eventually("half of the upload has been sent", || sent() - before >= size / 2);
+    assert!(!upload.ended(), "the upload was over before the failure");
+    let victim = stage.primary();
+    let killed_ns = stage.kill(victim, how);
+
+    let outcome = upload.finish().unwrap_or_else(|e| panic!("{e:#}"));
+    assert_eq!(outcome.error, None);
+    let answer: String = stage.pair.site.sha256.iter().map(|b| format!("{b:02x}")).collect();
+    let expected: [u8; 32] = Sha256::digest(&answer).into();
+    assert_eq!((outcome.bytes, outcome.sha256), (64, expected), "the server's hash is wrong");
+    stage.expect_took_over(victim, how, killed_ns);
+}
+
+/// Bytes that this namespace's service interface has sent.
+fn sent_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = text.lines().find_map(|l| l.trim().strip_prefix("svc0:")).unwrap();
+    line.split_whitespace().nth(8).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_large_upload_survives_the_host() {
+    upload(500 * MB, How::Host);
+}
+
+#[test]
+fn an_upload_survives_the_server() {
+    upload(100 * MB, How::Crash);
+}
+
+#[test]
+fn an_upload_survives_the_daemon() {
+    upload(100 * MB, How::Daemon);
+}
