@@ -12,6 +12,8 @@
 
 mod attach;
 mod counters;
+#[doc(hidden)]
+pub mod fixture;
 mod flows;
 mod log;
 mod switchboard;

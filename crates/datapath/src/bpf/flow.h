@@ -43,12 +43,21 @@ static __always_inline struct role_entry role_of(const struct flow_key *key)
 }
 
 /* Does this segment lie near what the flow has seen? What fails here is neither logged nor
- * believed; the primary's TCP would not accept it either. */
+ * believed; the primary's TCP would not accept it either. Backwards, a segment may be any old
+ * duplicate; forwards, it cannot lie beyond the widest window that the server's scale can express
+ * (RFC 7323 §2.3), or else a few forged segments would carry rcv_max away from the client. */
 static __always_inline bool plausible(const struct flow *flow, const struct packet *p)
 {
 	__s32 ahead = p->seq - flow->rcv_max;
 
-	return ahead < (__s32)MAX_WINDOW && ahead > -(__s32)MAX_WINDOW;
+	return ahead <= (__s32)(65535u << flow->rcv_wscale) && ahead > -(__s32)MAX_WINDOW;
+}
+
+/* The server cannot have sent beyond the window it was given, so neither can the client have
+ * acknowledged more (RFC 5961 §5.2); one more, for FIN. */
+static __always_inline bool acknowledges_what_was_sent(const struct flow *flow, __u32 ack)
+{
+	return !seq_after(ack, flow->snd_edge + 1);
 }
 
 /* Takes over what a plausible client segment says about acknowledgement, window and clock. */
@@ -56,17 +65,20 @@ static __always_inline void follow_client(struct __sk_buff *skb, const struct pa
 					  struct flow *flow)
 {
 	__u32 end = p->seq + p->payload_length + (p->flags & TCP_FIN ? 1 : 0);
+	__u32 edge = p->ack + ((__u32)p->window << flow->snd_wscale);
 	__s32 progress = p->ack - flow->una;
 	__u32 tsval, tsecr;
 
 	if (seq_after(end, flow->rcv_max))
 		flow->rcv_max = end;
-	if (!(p->flags & TCP_ACK))
+	if (!(p->flags & TCP_ACK) || !acknowledges_what_was_sent(flow, p->ack))
 		return;
-	if (progress >= 0 && progress < (__s32)MAX_WINDOW) {
+	if (progress >= 0) {
 		flow->acked += progress;
 		flow->una = p->ack;
 		flow->window = p->window;
+		if (seq_after(edge, flow->snd_edge))
+			flow->snd_edge = edge;
 	}
 	if (flow->options & OPT_TSTAMP && parse_timestamps(skb, p, &tsval, &tsecr)) {
 		__u32 delta = tsecr - now_ms();
@@ -156,6 +168,8 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 	fresh.una = e->iss + 1;
 	fresh.rcv_max = e->irs + 1;
 	fresh.window = p->window;
+	/* The SYN's window, which is not scaled, bounds what the server sent first. */
+	fresh.snd_edge = e->iss + 1 + 65535;
 	fresh.tsval = e->client_tsval;
 	fresh.ts_delta = e->server_tsval - e->server_ts_ms;
 	fresh.epoch = epoch;

@@ -65,6 +65,10 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 	if (!flow)
 		flow = bpf_map_lookup_elem(&flows, key);
 	if (!flow || !journal) {
+		/* Bytes may be lost to the log, but not the flow's position, or else its honest
+		 * segments would look wild when the daemon is back. */
+		if (flow && plausible(flow, p) && !(p->flags & TCP_RST))
+			follow_client(skb, p, flow);
 		count(COUNT_UNTRACKED);
 		return send_to_peer(skb, COUNT_RELAYED);
 	}
@@ -109,6 +113,17 @@ static __always_inline void clamp_ack(struct __sk_buff *skb, const struct packet
 		return;
 	bpf_skb_store_bytes(skb, p->l4_offset + offsetof(struct tcp_header, ack), &told, 4, 0);
 	count(COUNT_ACK_CLAMPED);
+}
+
+/* Is this the end of an adopted flow? TCP believes a reset only at the very next byte (RFC 5961
+ * §3.2), which is not known here when segments are missing. Forgetting a flow too late costs an
+ * entry; forgetting it while the child still repeats output would put those bytes into the stream
+ * a second time. */
+static __always_inline bool resets_child(const struct flow *flow, const struct packet *p)
+{
+	if (!(p->flags & TCP_RST))
+		return false;
+	return p->seq == flow->rcv_max || (!flow->swallow && !seq_after(flow->una, flow->snd_max));
 }
 
 /* Primary: to the local stack, unless the flow is being taken over. */
@@ -159,7 +174,7 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 		if (p->flags & TCP_FIN)
 			flow->flags |= FLOW_CLIENT_FIN;
 		clamp_ack(skb, p, flow);
-		if (is_over(flow) || p->flags & TCP_RST) {
+		if (is_over(flow) || resets_child(flow, p)) {
 			log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
 			bpf_map_delete_elem(&flows, key);
 		}

@@ -99,6 +99,7 @@ struct flow {
 	__u32 una;	/* highest acknowledgement seen from the client; never steps back */
 	__u32 rcv_max;	/* end of the highest client segment seen */
 	__u32 window;	/* the client's latest window, unscaled */
+	__u32 snd_edge;	/* end of the furthest window the client has opened */
 	__u32 tsval;	/* the client's latest TSval */
 	__u32 ts_delta; /* largest (client's TSecr - our clock in ms): the server's TSval clock */
 	__u32 client_fin;

@@ -32,6 +32,8 @@ struct task_struct {
 } CORE;
 
 struct sk_buff {
+	unsigned int len;
+	unsigned int data_len;
 	__u8 ip_summed : 2;
 } CORE;
 

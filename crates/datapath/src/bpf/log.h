@@ -48,8 +48,15 @@ static __always_inline bool log_segment(struct __sk_buff *skb, const struct pack
 		.service = service,
 		.flags = p->flags & TCP_FIN ? RECORD_FIN : 0,
 	};
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	struct bpf_dynptr out, in;
 
+	/* The copy below trusts an offset behind the linear part as if it lay inside (the kernel's
+	 * skb_pointer_if_linear() subtracts unsigned numbers, 6.18), and takes whatever memory is
+	 * there. Drivers that leave the headers in pages would have it so. */
+	if (kernel_skb->len - kernel_skb->data_len < p->payload_offset &&
+	    bpf_skb_pull_data(skb, p->payload_offset))
+		return false;
 	if (bpf_ringbuf_reserve_dynptr(&log_ring, sizeof(header) + p->payload_length, 0, &out)) {
 		bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
 		return false;

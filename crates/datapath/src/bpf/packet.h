@@ -99,6 +99,8 @@ static __always_inline void map_ip4(__u8 *out, __be32 address)
 
 static __always_inline enum parsed parse_ip(struct __sk_buff *skb, __u32 offset, struct packet *p)
 {
+	/* By the IP header's own length. Zero is a super-segment's of 64 KiB or more (BIG TCP); in an
+	 * ordinary frame it contradicts itself, and the primary would not take it. */
 	__u32 end;
 
 	p->ip_offset = offset;
@@ -116,8 +118,9 @@ static __always_inline enum parsed parse_ip(struct __sk_buff *skb, __u32 offset,
 		p->protocol = ip.protocol;
 		p->fragment = (ip.fragment & bpf_htons(0x3fff)) != 0;
 		p->l4_offset = offset + (ip.version_ihl & 0xf) * 4;
-		/* A super-segment of 64 KiB or more (BIG TCP) carries length 0. */
-		end = ip.length ? offset + bpf_ntohs(ip.length) : skb->len;
+		end = offset + bpf_ntohs(ip.length);
+		if (!ip.length && skb->gso_size)
+			end = skb->len;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ip6_header ip;
 		__u8 next;
@@ -125,11 +128,15 @@ static __always_inline enum parsed parse_ip(struct __sk_buff *skb, __u32 offset,
 
 		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
 			return PARSED_OTHER;
+		if (bpf_ntohl(ip.version_class_label) >> 28 != 6)
+			return PARSED_OTHER;
 		__builtin_memcpy(p->source, ip.source, 16);
 		__builtin_memcpy(p->destination, ip.destination, 16);
 		p->ipv6 = 1;
 		p->l4_offset = offset + sizeof(ip);
-		end = ip.payload_length ? p->l4_offset + bpf_ntohs(ip.payload_length) : skb->len;
+		end = p->l4_offset + bpf_ntohs(ip.payload_length);
+		if (!ip.payload_length && skb->gso_size)
+			end = skb->len;
 		next = ip.next_header;
 		/* Hop-by-hop, routing, destination options, fragment (RFC 8200 §4). */
 		for (i = 0; i < 4; i++) {
@@ -147,6 +154,9 @@ static __always_inline enum parsed parse_ip(struct __sk_buff *skb, __u32 offset,
 			}
 			next = extension[0];
 		}
+		/* The stack would read on, and might find a segment that was not logged. */
+		if (next == 0 || next == 43 || next == 60 || next == 44 || next == 51)
+			return PARSED_MALFORMED;
 		p->protocol = next;
 	} else {
 		return PARSED_OTHER;
