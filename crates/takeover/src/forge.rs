@@ -110,8 +110,14 @@ mod tests {
             assert_eq!(tcp.payload(), b"GET /");
             assert_eq!(tcp.sequence_number(), 0x0102_0304);
             let sum = match sliced.net.as_ref().unwrap() {
-                NetSlice::Ipv4(ip) => tcp.calc_checksum_ipv4(ip.header()),
-                NetSlice::Ipv6(ip) => tcp.calc_checksum_ipv6(ip.header()),
+                NetSlice::Ipv4(ip) => {
+                    let ip = ip.header();
+                    tcp.calc_checksum_ipv4(ip.source(), ip.destination())
+                }
+                NetSlice::Ipv6(ip) => {
+                    let ip = ip.header();
+                    tcp.calc_checksum_ipv6(ip.source(), ip.destination())
+                }
                 NetSlice::Arp(_) => panic!("an IP packet"),
             };
             assert_eq!(sum.unwrap(), tcp.checksum());

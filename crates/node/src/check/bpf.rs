@@ -2,12 +2,11 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::libbpf_sys as sys;
 
-const BTF_KIND_TYPEDEF: u32 = 8;
 const BTF_KIND_FUNC: u32 = 12;
 
 /// The kernel's own type information.
@@ -25,18 +24,10 @@ impl Btf {
 
     /// The type id of a kernel function, if there is one of this name.
     pub fn function(&self, name: &str) -> Option<u32> {
-        self.find(name, BTF_KIND_FUNC)
-    }
-
-    /// The type id of a tracepoint, if there is one of this name.
-    pub fn tracepoint(&self, name: &str) -> Option<u32> {
-        self.find(&format!("btf_trace_{name}"), BTF_KIND_TYPEDEF)
-    }
-
-    fn find(&self, name: &str, kind: u32) -> Option<u32> {
         let name = CString::new(name).ok()?;
         // SAFETY: the handle is live until drop; the name ends with NUL.
-        let id = unsafe { sys::btf__find_by_name_kind(self.0.as_ptr(), name.as_ptr(), kind) };
+        let id =
+            unsafe { sys::btf__find_by_name_kind(self.0.as_ptr(), name.as_ptr(), BTF_KIND_FUNC) };
         u32::try_from(id).ok().filter(|&id| id > 0)
     }
 }
@@ -48,40 +39,14 @@ impl Drop for Btf {
     }
 }
 
-/// Loads the program `return verdict`.
-pub(super) fn load(kind: sys::bpf_prog_type, verdict: i32) -> io::Result<OwnedFd> {
-    load_with(kind, verdict, &mut sys::bpf_prog_load_opts::default())
-}
-
-/// Loads a program that does nothing at the entry of a kernel function, and attaches it. Closing
-/// the result detaches it.
-pub(super) fn attach_fentry(function: u32) -> io::Result<OwnedFd> {
-    attach_tracing(sys::BPF_TRACE_FENTRY, function)
-}
-
-/// The same for a tracepoint.
-pub(super) fn attach_tracepoint(tracepoint: u32) -> io::Result<OwnedFd> {
-    attach_tracing(sys::BPF_TRACE_RAW_TP, tracepoint)
-}
-
-fn attach_tracing(kind: sys::bpf_attach_type, target: u32) -> io::Result<OwnedFd> {
-    let mut options = sys::bpf_prog_load_opts {
-        expected_attach_type: kind,
-        attach_btf_id: target,
-        ..Default::default()
-    };
-    let program = load_with(sys::BPF_PROG_TYPE_TRACING, 0, &mut options)?;
-    // SAFETY: the descriptor is an open program's; a null name means its own attach point.
-    let link = unsafe { sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
-    owned(link)
-}
-
-fn load_with(
+/// Loads the program `return verdict`, for one place of attachment if its type has several.
+pub(super) fn load(
     kind: sys::bpf_prog_type,
+    place: sys::bpf_attach_type,
     verdict: i32,
-    options: &mut sys::bpf_prog_load_opts,
 ) -> io::Result<OwnedFd> {
-    options.sz = std::mem::size_of_val(options) as sys::size_t;
+    let mut options = sys::bpf_prog_load_opts { expected_attach_type: place, ..Default::default() };
+    options.sz = std::mem::size_of_val(&options) as sys::size_t;
     let [v0, v1, v2, v3] = verdict.to_ne_bytes();
     // struct bpf_insn: opcode, registers, offset (2), immediate (4).
     let program: [[u8; 8]; 2] = [
@@ -99,7 +64,7 @@ fn load_with(
             c"GPL".as_ptr(),
             program.as_ptr().cast(),
             program.len() as sys::size_t,
-            options,
+            &mut options,
         )
     };
     owned(fd)

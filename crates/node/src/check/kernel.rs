@@ -3,9 +3,9 @@
 use libbpf_rs::libbpf_sys as sys;
 
 use super::Context;
-use super::bpf::{Btf, attach_fentry, attach_tracepoint, load, map};
+use super::bpf::{Btf, load, map};
 
-const NEWER: &str = "use a kernel of 6.12 or newer";
+const NEWER: &str = "use a newer kernel; 6.18 is the one that was tested";
 const BPF_OPTIONS: &str = "use a kernel built with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT, \
                            CONFIG_NET_CLS_ACT, CONFIG_CGROUP_BPF and CONFIG_BPF_STREAM_PARSER, \
                            and run as root";
@@ -41,13 +41,21 @@ pub(super) fn kfuncs(context: &mut Context<'_>) {
 }
 
 pub(super) fn programs(context: &mut Context<'_>) {
+    let release = sys::BPF_CGROUP_INET_SOCK_RELEASE;
     let needed = [
-        ("tc", sys::BPF_PROG_TYPE_SCHED_CLS, 0, "segments are relayed and logged by one"),
-        ("sockops", sys::BPF_PROG_TYPE_SOCK_OPS, 1, "it finds the server's connections"),
-        ("sk_msg", sys::BPF_PROG_TYPE_SK_MSG, 1, "output that a client has is swallowed by one"),
+        ("tc", sys::BPF_PROG_TYPE_SCHED_CLS, 0, 0, "segments are relayed and logged by one"),
+        ("sockops", sys::BPF_PROG_TYPE_SOCK_OPS, 0, 1, "it sees the birth of adopted connections"),
+        ("sk_msg", sys::BPF_PROG_TYPE_SK_MSG, 0, 1, "output that a client has is swallowed by one"),
+        (
+            "cgroup/sock_release",
+            sys::BPF_PROG_TYPE_CGROUP_SOCK,
+            release,
+            1,
+            "a server's crash is told from its close there",
+        ),
     ];
-    for (name, kind, verdict, why) in needed {
-        match load(kind, verdict) {
+    for (name, kind, place, verdict, why) in needed {
+        match load(kind, place, verdict) {
             Ok(_) => context.ok(format!("{name} BPF programs can be loaded")),
             Err(error) => {
                 let what = format!("a {name} BPF program cannot be loaded: {error}");
@@ -75,33 +83,6 @@ pub(super) fn maps(context: &mut Context<'_>) {
             format!("a BPF socket map for {flows} flows cannot be made: {error}"),
             "it holds the connections whose output is watched",
             format!("lower budget.max_flows; {BPF_OPTIONS}"),
-        ),
-    }
-}
-
-/// A server's close is told from its crash by who closes. Both hooks see that; tracepoints are the
-/// plainer mechanism and some kernels refuse trampolines, so only the tracepoint is demanded.
-pub(super) fn tracing(context: &mut Context<'_>) {
-    let why = "a server's close is told from its crash there";
-    let Ok(btf) = Btf::of_kernel() else { return };
-    let gone = || "the kernel does not have it".to_owned();
-    let attached = btf.tracepoint("inet_sock_set_state").ok_or_else(gone);
-    match attached.and_then(|id| attach_tracepoint(id).map_err(|error| error.to_string())) {
-        Ok(_) => context.ok("BPF programs can watch TCP's states (tp_btf inet_sock_set_state)"),
-        Err(error) => context.fail(
-            format!("a BPF program cannot watch TCP's states (tp_btf): {error}"),
-            why,
-            "use a kernel built with CONFIG_BPF_EVENTS and CONFIG_DEBUG_INFO_BTF, as root",
-        ),
-    }
-    let attached = btf.function("tcp_close").ok_or_else(gone);
-    match attached.and_then(|id| attach_fentry(id).map_err(|error| error.to_string())) {
-        Ok(_) => context.ok("BPF programs can watch tcp_close (fentry)"),
-        Err(error) => context.warn(
-            format!("a BPF program cannot watch tcp_close (fentry): {error}"),
-            why,
-            "TCP's states are watched instead; for fentry use a kernel built with \
-             CONFIG_FUNCTION_TRACER and CONFIG_DYNAMIC_FTRACE that allows BPF trampolines",
         ),
     }
 }

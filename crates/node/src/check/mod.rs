@@ -77,7 +77,6 @@ pub const PROBES: &[Probe] = &[
     Probe { id: "kfuncs", run: kernel::kfuncs },
     Probe { id: "bpf-programs", run: kernel::programs },
     Probe { id: "bpf-maps", run: kernel::maps },
-    Probe { id: "tracing", run: kernel::tracing },
     Probe { id: "interfaces", run: network::interfaces },
     Probe { id: "mtu", run: network::mtu },
     Probe { id: "rp-filter", run: network::rp_filter },

@@ -1,0 +1,189 @@
+//! Two nodes with the real daemon, a client and whoever else is needed, in a lab.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lab::{Lab, Link, Node};
+use serde_json::Value;
+
+/// How long any condition may take to come true; far more than it needs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+pub const PORT: u16 = 7000;
+pub const CONTROL_PORT: u16 = 7077;
+pub const KEY: [u8; 32] = [7; 32];
+
+/// A deterministic server: what comes in goes out.
+const ECHO: &str = r#"
+import socketserver
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+Server(("10.77.0.200", 7000), Echo).serve_forever()
+"#;
+
+/// Nodes share two processors with everything else; one lab at a time keeps clocks honest.
+static ONE_LAB: Mutex<()> = Mutex::new(());
+
+pub struct Stage {
+    pub lab: Lab,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Stage {
+    /// Hosts `client`, `other` (on the service link) and the nodes `a`, `b`, `x`.
+    pub fn new() -> Self {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "these tests make hosts out of namespaces: `make test` runs them as root"
+        );
+        let alone = ONE_LAB.lock().unwrap_or_else(PoisonError::into_inner);
+        let binary = std::env::var_os("STEADFAST_BIN").map(PathBuf::from);
+        let lab = Lab::builder()
+            .hosts(&["client", "other"], &["a", "b", "x"])
+            .steadfast(binary.unwrap_or(env!("CARGO_BIN_EXE_steadfast").into()))
+            .up()
+            .expect("the lab comes up");
+        std::fs::write(lab.dir().join("echo.py"), ECHO).unwrap();
+        Self { lab, _alone: alone }
+    }
+
+    /// With `a` as primary and `b` as its backup.
+    pub fn pair() -> Self {
+        let stage = Self::new();
+        stage.start("a", "b", "prefer_primary = true\n", KEY);
+        stage.start("b", "a", "", KEY);
+        stage.until("a is primary, b its backup", || {
+            let (a, b) = (stage.status("a"), stage.status("b"));
+            a["ready"] == true && a["duplex"] == true && b["ready"] == true
+        });
+        stage
+    }
+
+    /// Starts the daemon of `host`, whose peer is `peer`.
+    pub fn start(&self, host: &str, peer: &str, more: &str, key: [u8; 32]) -> Arc<Node> {
+        let config = self.config(host, peer, more);
+        self.start_with(host, config, key)
+    }
+
+    pub fn start_with(&self, host: &str, config_toml: String, key: [u8; 32]) -> Arc<Node> {
+        let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let files = vec![(format!("{host}.key"), format!("{text}\n").into_bytes())];
+        self.lab.start(&lab::NodeSpec { host: host.into(), config_toml, files }).unwrap()
+    }
+
+    pub fn config(&self, host: &str, peer: &str, more: &str) -> String {
+        let dir = self.lab.dir().display();
+        let address = |name: &str, link| self.lab.host(name).unwrap().ipv4(link);
+        let pair = |name: &str| {
+            let (service, cluster) = (address(name, Link::Service), address(name, Link::Cluster));
+            format!("{{ service = \"{service}\", cluster = \"{cluster}\" }}")
+        };
+        format!(
+            r#"[node]
+name = "{host}"
+peer = "{peer}"
+cluster = "lab"
+service_interface = "svc0"
+cluster_interface = "clu0"
+address = {own}
+peer_address = {its}
+key_file = "{dir}/{host}.key"
+state_dir = "{dir}/{host}"
+startup_wait_ms = 1500
+{more}
+[[service]]
+name = "echo"
+address = "{SERVICE}"
+port = {PORT}
+command = ["/usr/bin/env", "python3", "{dir}/echo.py"]
+scheme = "track"
+"#,
+            own = pair(host),
+            its = pair(peer),
+        )
+    }
+
+    /// What the daemon of `host` answers; `null` while it does not.
+    pub fn status(&self, host: &str) -> Value {
+        self.ask(host, "status").pop().unwrap_or_default()
+    }
+
+    pub fn events(&self, host: &str) -> Vec<Value> {
+        self.ask(host, "events")
+    }
+
+    fn ask(&self, host: &str, what: &str) -> Vec<Value> {
+        let path = self.lab.dir().join(host).join("steadfast.sock");
+        let Ok(mut stream) = UnixStream::connect(path) else { return Vec::new() };
+        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        if writeln!(stream, "{{\"ask\":\"{what}\"}}").is_err() {
+            return Vec::new();
+        }
+        let mut answers = BufReader::new(stream).lines();
+        let parsed = |line: String| serde_json::from_str(&line).expect("an answer is JSON");
+        match what {
+            "status" => answers.next().and_then(Result::ok).map(parsed).into_iter().collect(),
+            _ => answers.map_while(Result::ok).map(parsed).collect(),
+        }
+    }
+
+    #[track_caller]
+    pub fn until(&self, what: impl Display, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            if Instant::now() >= deadline {
+                for host in ["a", "b", "x"] {
+                    let log = std::fs::read_to_string(self.lab.dir().join(format!("{host}.log")));
+                    eprintln!("--- {host}: {}\n{}", self.status(host), log.unwrap_or_default());
+                }
+                panic!("not within {PATIENCE:?}: {what}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn connect(&self) -> Client {
+        let client = self.lab.host("client").unwrap();
+        let address = SocketAddr::from((SERVICE, PORT));
+        let stream = client.in_netns(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+        let stream = stream.expect("the service accepts");
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, said: 0 }
+    }
+}
+
+/// A client that knows what it must hear.
+pub struct Client {
+    pub stream: TcpStream,
+    said: u64,
+}
+
+impl Client {
+    /// Sends `length` bytes that depend on their position and expects them back.
+    #[track_caller]
+    pub fn expect_echo(&mut self, length: u64, when: &str) {
+        for at in (self.said..self.said + length).step_by(8192) {
+            let until = (self.said + length).min(at + 8192);
+            let bytes: Vec<u8> =
+                (at..until).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+            let mut heard = vec![0; bytes.len()];
+            self.stream.write_all(&bytes).unwrap_or_else(|e| panic!("{when}: send: {e}"));
+            self.stream.read_exact(&mut heard).unwrap_or_else(|e| panic!("{when}: receive: {e}"));
+            assert!(heard == bytes, "{when}: other bytes came back, from {at} on");
+        }
+        self.said += length;
+    }
+}
