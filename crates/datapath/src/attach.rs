@@ -29,6 +29,7 @@ impl fmt::Display for Where {
 /// predecessor's filter in one step, with no instant in which traffic passes unfiltered.
 pub(crate) struct Hook {
     hook: TcHook,
+    ifindex: u32,
     program: &'static str,
     place: String,
 }
@@ -53,17 +54,26 @@ impl Hook {
         // Creating the clsact qdisc answers EEXIST where somebody else already has: it is shared.
         hook.create()
             .and_then(|mut hook| hook.attach())
-            .map(|hook| Self { hook, program, place: place.clone() })
+            .map(|hook| Self { hook, ifindex, program, place: place.clone() })
             .map_err(|source| Error::Attach { program, place, source })
     }
 
+    /// An interface that is gone has taken its programs with it: the adoption device closes with
+    /// the thread that writes to it.
     pub(crate) fn detach(mut self) -> Result<(), Error> {
-        self.hook.detach().map_err(|source| Error::Attach {
-            program: self.program,
-            place: self.place,
-            source,
-        })
+        match self.hook.detach() {
+            Err(source) if exists(self.ifindex) => {
+                Err(Error::Attach { program: self.program, place: self.place, source })
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+fn exists(ifindex: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has room for the longest name there can be.
+    !unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr()) }.is_null()
 }
 
 /// Attaches the programs that follow sockets. The root of the cgroup v2 tree is the place for

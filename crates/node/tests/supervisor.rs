@@ -349,6 +349,35 @@ fn a_dead_daemons_servers_are_ended_and_strangers_left_alone() {
     assert_eq!(left, [".lock"], "records are used once");
 }
 
+/// Invariant 8: what the servers print must not become their error when the daemon dies.
+#[test]
+fn a_server_can_print_after_its_daemon_died() {
+    let dir = tempfile::tempdir().unwrap();
+    let (started, printed) = (path_in(&dir, "started"), path_in(&dir, "printed"));
+    let go = path_in(&dir, "go");
+    // A shell's echo fails when nobody reads the pipe, and kills it unless SIGPIPE is ignored.
+    let script = format!(
+        "trap '' PIPE; echo $$ > {}; until [ -e {go} ]; do sleep 0.01; done; \
+         if echo out && echo error >&2; then echo $$ > {}; fi; sleep 63",
+        started.display(),
+        printed.display(),
+        go = go.display()
+    );
+    let mut daemon = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_daemon", "--ignored", "--nocapture"])
+        .env("HELPER_DIR", dir.path())
+        .env("HELPER_SCRIPT", &script)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let server = pid_in(&started);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    fs::write(&go, "").unwrap();
+    assert_eq!(pid_in(&printed), server, "printing succeeded");
+    drop(Supervisor::start(&[], dir.path(), |_| ()).unwrap());
+}
+
 #[test]
 fn an_orphan_whose_leader_died_is_known_by_its_mark() {
     let dir = tempfile::tempdir().unwrap();

@@ -28,13 +28,11 @@ SEC("tc")
 int adopt_in(struct __sk_buff *skb)
 {
 	struct bpf_tcp_req_attrs attrs = {};
-	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *found;
 	struct packet p = {};
 	struct flow_key key;
 	struct flow *flow;
 	struct sock *listener;
-	__u32 size;
 	int error;
 
 	if (parse_ip(skb, 0, &p) != PARSED_TCP || !parse_tcp(skb, &p))
@@ -48,20 +46,7 @@ int adopt_in(struct __sk_buff *skb)
 	if (p.seq != flow->birth_seq || p.ack != flow->birth_ack)
 		return drop(COUNT_ADOPT_STRAY);
 
-	if (p.ipv6) {
-		__builtin_memcpy(tuple.ipv6.saddr, p.source, 16);
-		__builtin_memcpy(tuple.ipv6.daddr, p.destination, 16);
-		tuple.ipv6.sport = p.source_port;
-		tuple.ipv6.dport = p.destination_port;
-		size = sizeof(tuple.ipv6);
-	} else {
-		__builtin_memcpy(&tuple.ipv4.saddr, p.source + 12, 4);
-		__builtin_memcpy(&tuple.ipv4.daddr, p.destination + 12, 4);
-		tuple.ipv4.sport = p.source_port;
-		tuple.ipv4.dport = p.destination_port;
-		size = sizeof(tuple.ipv4);
-	}
-	found = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	found = local_socket(skb, &p);
 	if (!found)
 		return drop(COUNT_ADOPT_OCCUPIED);
 	if (found->state != BPF_TCP_LISTEN) {

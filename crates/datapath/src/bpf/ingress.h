@@ -100,16 +100,41 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 	return send_to_peer(skb, COUNT_RELAYED);
 }
 
+/* Up to where the adopted child has sent, in its own view. What has been seen leaving is no measure:
+ * a full queue behind the egress hook refuses segments, and the child takes them for unsent. */
+static __always_inline __u32 sent_by_child(struct __sk_buff *skb, const struct packet *p,
+					   const struct flow *flow)
+{
+	struct bpf_sock *child = local_socket(skb, p);
+	__u32 sent = flow->snd_max;
+	struct tcp_sock *tcp;
+
+	if (!child)
+		return sent;
+	if (child->state != BPF_TCP_LISTEN) {
+		tcp = bpf_skc_to_tcp_sock(child);
+		if (tcp)
+			sent = tcp->snd_nxt;
+	}
+	bpf_sk_release(child);
+	return sent;
+}
+
 /* An adopted child has yet to send what the client already acknowledges (the dead primary's last
  * segments were still on their way). Its TCP would discard such an acknowledgement and both sides
  * would wait for ever, so it is told the part it can understand. */
 static __always_inline void clamp_ack(struct __sk_buff *skb, const struct packet *p,
 				      const struct flow *flow)
 {
-	__be32 seen = bpf_htonl(p->ack), told = bpf_htonl(flow->snd_max);
+	__be32 seen = bpf_htonl(p->ack), told;
+	__u32 sent;
 
-	if (!(p->flags & TCP_ACK) || !seq_after(p->ack, flow->snd_max))
+	if (!(p->flags & TCP_ACK))
 		return;
+	sent = sent_by_child(skb, p, flow);
+	if (!seq_after(p->ack, sent))
+		return;
+	told = bpf_htonl(sent);
 	if (bpf_l4_csum_replace(skb, p->l4_offset + offsetof(struct tcp_header, checksum), seen, told,
 				4))
 		return;

@@ -26,6 +26,10 @@ struct sock {
 	struct sock_common __sk_common;
 } CORE;
 
+struct tcp_sock {
+	__u32 snd_nxt;
+} CORE;
+
 struct task_struct {
 	unsigned int flags;
 	int exit_code;

@@ -430,3 +430,26 @@ static __always_inline void key_outbound(const struct packet *p, struct flow_key
 	key->client_port = p->destination_port;
 	key->server_port = p->source_port;
 }
+
+/* The local socket that a client's segment is for, to be released: the connection's, else the
+ * listener. */
+static __always_inline struct bpf_sock *local_socket(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 size;
+
+	if (p->ipv6) {
+		__builtin_memcpy(tuple.ipv6.saddr, p->source, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, p->destination, 16);
+		tuple.ipv6.sport = p->source_port;
+		tuple.ipv6.dport = p->destination_port;
+		size = sizeof(tuple.ipv6);
+	} else {
+		__builtin_memcpy(&tuple.ipv4.saddr, p->source + 12, 4);
+		__builtin_memcpy(&tuple.ipv4.daddr, p->destination + 12, 4);
+		tuple.ipv4.sport = p->source_port;
+		tuple.ipv4.dport = p->destination_port;
+		size = sizeof(tuple.ipv4);
+	}
+	return bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+}

@@ -4,11 +4,12 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use nix::unistd::{Gid, User, getgrouplist};
+use nix::fcntl::OFlag;
+use nix::unistd::{Gid, User, getgrouplist, pipe2};
 
 use super::output::Output;
 use super::process;
@@ -25,13 +26,16 @@ pub(super) struct Spawned {
 pub(super) fn spawn(service: &Service, record: File, token: &str) -> Result<Spawned, String> {
     let words = service.command.as_ref().expect("only services with a command are started");
     let account = service.user.as_deref().map(Account::look_up).transpose()?;
+    let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(|errno| format!("a pipe for output: {errno}"));
+    let (stdout, stderr) = (pipe()?, pipe()?);
+    let readers = [stdout.0.as_raw_fd(), stderr.0.as_raw_fd()];
     let mut command = Command::new(&words[0]);
     command
         .args(&words[1..])
         .current_dir(service.workdir.as_deref().unwrap_or("/".as_ref()))
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(Stdio::from(stdout.1))
+        .stderr(Stdio::from(stderr.1))
         .env_clear();
     for name in ["PATH", "LANG"] {
         if let Some(value) = std::env::var_os(name) {
@@ -42,22 +46,22 @@ pub(super) fn spawn(service: &Service, record: File, token: &str) -> Result<Spaw
         command.env("HOME", &account.user.dir).env("USER", &account.user.name);
     }
     command.envs(&service.environment).env(super::record::TOKEN, token);
-    let prepare = move || prepare(&record, account.as_ref());
+    let prepare = move || prepare(&record, readers, account.as_ref());
+    // The readers' numbers stay theirs until both `stdout.0` and `stderr.0` are turned into outputs,
+    // after the fork.
     // SAFETY: between fork and exec `prepare` makes system calls only: it neither allocates nor
     // takes a lock, and everything it reads was made before the fork.
     unsafe { command.pre_exec(prepare) };
 
-    let mut child = command.spawn().map_err(|error| {
+    let child = command.spawn().map_err(|error| {
         let place = service.workdir.as_ref().map(|dir| format!(" in {}", dir.display()));
         format!("cannot run {:?}{}: {error}", words[0], place.unwrap_or_default())
     })?;
     let pid = child.id();
     // Nobody has waited for the child, so the number is still its own.
     let pidfd = process::open(pid).map_err(|error| format!("pidfd_open: {error}"));
-    let stdout = child.stdout.take().map(OwnedFd::from);
-    let stderr = child.stderr.take().map(OwnedFd::from);
     let outputs: io::Result<Vec<Output>> =
-        [stdout, stderr].into_iter().flatten().map(Output::new).collect();
+        [stdout.0, stderr.0].into_iter().map(Output::new).collect();
     match (pidfd, outputs) {
         (Ok(pidfd), Ok(outputs)) => Ok(Spawned { pid, pidfd, outputs }),
         (Err(why), _) => Err(abandon(child, why)),
@@ -73,9 +77,16 @@ fn abandon(mut child: std::process::Child, why: String) -> String {
 }
 
 /// In the child, before exec. Must stay async-signal-safe.
-fn prepare(record: &File, account: Option<&Account>) -> io::Result<()> {
+fn prepare(record: &File, readers: [RawFd; 2], account: Option<&Account>) -> io::Result<()> {
     fn check(result: libc::c_int) -> io::Result<()> {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+    // The server keeps the other ends of its output open, so that output without a daemon to read
+    // it is no error. A server that fails to write its log may give up the request or itself,
+    // and close connections that the other node is about to carry on (invariant 8).
+    for reader in readers {
+        // SAFETY: fcntl takes integers here.
+        check(unsafe { libc::fcntl(reader, libc::F_SETFD, 0) })?;
     }
     // SAFETY: setsid has no arguments.
     check(unsafe { libc::setsid() })?;
