@@ -45,8 +45,7 @@ pub(super) fn load(
     place: sys::bpf_attach_type,
     verdict: i32,
 ) -> io::Result<OwnedFd> {
-    let mut options =
-        sys::bpf_prog_load_opts { expected_attach_type: place, ..Default::default() };
+    let mut options = sys::bpf_prog_load_opts { expected_attach_type: place, ..Default::default() };
     options.sz = std::mem::size_of_val(&options) as sys::size_t;
     let [v0, v1, v2, v3] = verdict.to_ne_bytes();
     // struct bpf_insn: opcode, registers, offset (2), immediate (4).

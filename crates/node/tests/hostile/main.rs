@@ -61,6 +61,23 @@ fn a_node_of_another_key_cluster_or_name_does_not_join() {
     client.expect_echo(100_000, "served by a alone");
 }
 
+/// Not to be understood is not to be dead: a node that took its neighbour's silence for that would
+/// put the service's address on two hosts.
+#[test]
+fn a_node_of_another_key_does_not_serve_alone_beside_a_living_one() {
+    let stage = Stage::new();
+    stage.start("a", "b", "", KEY);
+    stage.until("a serves alone", || stage.status("a")["role"] == "primary");
+    let node = stage.start("b", "a", "", [8; 32]);
+    stage.until("b gives up", || node.ended().unwrap().is_some());
+    assert_eq!(node.ended().unwrap().unwrap().code(), Some(1));
+    let log = std::fs::read_to_string(node.log()).unwrap();
+    let peer = stage.lab.host("a").unwrap().ipv4(Link::Service).to_string();
+    assert!(log.contains("another key") && log.contains(&peer), "{log}");
+    assert!(!log.contains("primary"), "b never served:\n{log}");
+    stage.connect().expect_echo(10_000, "served by a alone");
+}
+
 #[test]
 fn garbage_on_both_links_disturbs_nobody() {
     let stage = Stage::pair();
