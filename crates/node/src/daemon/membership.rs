@@ -24,6 +24,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
 use serde_json::json;
 
+use super::epoch_file::EpochFile;
 use super::events::Events;
 use super::inbox::{Inbox, Post};
 use super::journal::Order;
@@ -99,6 +100,7 @@ pub struct Membership {
     refused: BTreeMap<&'static str, u64>,
     started: Instant,
     wake_at: u64,
+    epoch_file: EpochFile,
     stopped: bool,
     stranger: Stranger,
     /// Why this node gives up.
@@ -166,6 +168,7 @@ impl Membership {
             refused: BTreeMap::new(),
             started: Instant::now(),
             wake_at: 0,
+            epoch_file: EpochFile::new(&node.state_dir),
             stopped: false,
             stranger: Stranger::default(),
             failed: None,
@@ -508,6 +511,8 @@ impl Membership {
             Role::Backup { armed } => (datapath::Role::Backup, armed),
             Role::Primary { duplex } => (datapath::Role::Primary { duplex }, false),
         };
+        // Before the role: an epoch that was acted in must not be forgotten.
+        self.epoch_file.write(epoch);
         self.keep_journal(journal);
         self.switchboard.set_role(epoch.0 as u32, path);
         self.events.add(

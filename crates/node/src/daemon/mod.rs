@@ -9,6 +9,7 @@
 //! - *supervisor* ([`crate::supervisor`]): the servers' processes;
 //! - *operator* ([`operator_socket`]): status, events, switchover.
 
+mod epoch_file;
 mod events;
 mod inbox;
 mod journal;
@@ -77,6 +78,12 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         .map(|&address| ServiceAddress::install(address))
         .collect::<Result<Vec<_>, _>>()?;
     let tun = Tun::open("steadfast", ADOPTION_MTU, Offload::None)?;
+    if tun.rp_filter()? == hostnet::sysctl::RpFilter::Strict {
+        bail!(
+            "the kernel would drop the segments that connections are adopted with: set \
+             net.ipv4.conf.all.rp_filter to 0 or 2"
+        );
+    }
     datapath.attach_adoption(tun.ifindex())?;
 
     let (post, inbox) = Inbox::new().context("cannot make an event descriptor")?;
@@ -227,6 +234,7 @@ fn core(config: &Config) -> anyhow::Result<Core> {
     settings.prefers_primary = node.prefer_primary;
     settings.detection = node.detection().as_nanos() as u64;
     settings.startup_wait = node.startup_wait().as_nanos() as u64;
+    settings.last_epoch = epoch_file::read(&node.state_dir)?;
     settings.arbiter = match node.arbiter {
         Arbiter::None => cluster::ArbiterKind::None,
     };
