@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -186,6 +187,16 @@ impl Flow {
     /// Outstream bytes the adopted server has yet to repeat.
     pub fn swallow_left(&self) -> u64 {
         self.raw.swallow
+    }
+
+    /// Has the server sent its FIN?
+    pub fn server_ended(&self) -> bool {
+        self.raw.flags & FLOW_SERVER_FIN != 0
+    }
+
+    /// For how long no segment of it has passed this node; `now_s` is CLOCK_BOOTTIME in seconds.
+    pub fn idle(&self, now_s: u32) -> Duration {
+        Duration::from_secs(now_s.wrapping_sub(self.raw.seen_s).into())
     }
 
     /// Turns a tracked flow into one that is being adopted, with its instream logged up to

@@ -16,6 +16,7 @@
 mod forge;
 mod replay;
 mod reset;
+mod stale;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -132,6 +133,7 @@ pub struct Engine {
     unlogged: HashMap<FlowKey, Instant>,
     /// Opened flows that may still have output to swallow.
     swallowing: Vec<FlowKey>,
+    sweep_at: Instant,
     progress: Progress,
     notices: Vec<Notice>,
     packet: Vec<u8>,
@@ -152,6 +154,7 @@ impl Engine {
             retry_at: None,
             unlogged: HashMap::new(),
             swallowing: Vec::new(),
+            sweep_at: Instant::now() + stale::SWEEP,
             progress: Progress::default(),
             notices: Vec::new(),
             packet: Vec::with_capacity(replay::MAX_CHUNK as usize + 128),
@@ -268,6 +271,10 @@ impl Engine {
         }
         self.retire_swallowers();
         self.announce_if_done(now);
+        if now >= self.sweep_at {
+            self.sweep_at = now + stale::SWEEP;
+            self.sweep();
+        }
         match (&self.retry_at, self.adoptions.is_empty()) {
             (Some(at), _) => Some(*at),
             (None, false) => Some(now + BUSY),
@@ -493,6 +500,18 @@ impl Engine {
             }
             None => false,
         });
+    }
+
+    /// Forgets flows whose client is gone without a word.
+    fn sweep(&mut self) {
+        let now_s = (hostnet::now_boottime_ns() / 1_000_000_000) as u32;
+        for (key, flow) in self.table.snapshot() {
+            if stale::is_stale(flow.server_ended(), flow.idle(now_s)) {
+                tracing::debug!(flow = %key, "forgotten: its client has vanished");
+                self.forget(&key);
+                self.table.remove(&key);
+            }
+        }
     }
 
     fn announce_if_done(&mut self, now: Instant) {

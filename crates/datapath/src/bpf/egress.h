@@ -88,6 +88,7 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 			if (seq_after(end, flow->snd_max))
 				flow->snd_max = end;
 			if (p->flags & TCP_FIN) {
+				flow->seen_s = now_s();
 				flow->flags |= FLOW_SERVER_FIN;
 				flow->server_fin = p->seq + p->payload_length;
 			}

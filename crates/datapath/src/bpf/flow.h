@@ -22,6 +22,11 @@ static __always_inline __u32 now_ms(void)
 	return now_ns() / 1000000;
 }
 
+static __always_inline __u32 now_s(void)
+{
+	return now_ns() / 1000000000;
+}
+
 static __always_inline __u32 bucket_of(const struct flow_key *key)
 {
 	const __u32 *words = (const __u32 *)key->client;
@@ -69,6 +74,7 @@ static __always_inline void follow_client(struct __sk_buff *skb, const struct pa
 	__s32 progress = p->ack - flow->una;
 	__u32 tsval, tsecr;
 
+	flow->seen_s = now_s();
 	if (seq_after(end, flow->rcv_max))
 		flow->rcv_max = end;
 	if (!(p->flags & TCP_ACK) || !acknowledges_what_was_sent(flow, p->ack))
@@ -173,6 +179,7 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 	fresh.tsval = e->client_tsval;
 	fresh.ts_delta = e->server_tsval - e->server_ts_ms;
 	fresh.epoch = epoch;
+	fresh.seen_s = now_s();
 	fresh.service = service;
 	fresh.mss = e->client_mss;
 	fresh.options = e->server_options;

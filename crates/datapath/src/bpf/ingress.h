@@ -252,6 +252,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 			log_event(&key, RECORD_CLOSED, 0, 0, flow->service, false);
 			bpf_map_delete_elem(&flows, &key);
 		} else if (flow && p->flags & TCP_FIN) {
+			flow->seen_s = now_s();
 			flow->flags |= FLOW_SERVER_FIN;
 			flow->server_fin = p->seq + p->payload_length;
 		}

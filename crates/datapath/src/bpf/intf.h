@@ -111,6 +111,7 @@ struct flow {
 	__u32 child_ack;  /* adopting: the child's latest acknowledgement */
 	__u32 child_edge; /* adopting: right edge of the child's window */
 	__u32 snd_max;	  /* adopted: end of the highest segment the child has sent */
+	__u32 seen_s;	  /* when a segment of it last passed this node, CLOCK_BOOTTIME in s */
 	__u32 service;
 	__u16 mss;	 /* the client's */
 	__u8 snd_wscale; /* the client's window scale: shifts windows we receive */
