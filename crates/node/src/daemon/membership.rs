@@ -623,6 +623,9 @@ impl Membership {
             servers: self.servers.clone(),
             refused: self.refused.clone(),
         };
-        *self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(report);
+        // An operator's thread may hold the lock and be without the processor: never wait for it.
+        if let Ok(mut told) = self.report.try_lock() {
+            *told = Some(report);
+        }
     }
 }

@@ -70,7 +70,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         config.services.iter().flat_map(|service| service.addresses.clone()).collect();
     refuse_conflicts(&config, &service_link, &addresses)?;
 
-    let events = Events::default();
+    let events = Events::start().context("cannot start a thread")?;
     let mut datapath = Datapath::load(&settings(&config, &service_link, &cluster_link))?;
     let switchboard = datapath.switchboard();
     let installed = addresses
@@ -159,6 +159,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     drop(installed);
     datapath.detach()?;
     drop(operator);
+    events.flush();
     match ended {
         Ok(result) => result,
         Err(_) => bail!("the membership thread failed; its message stands above"),
@@ -280,8 +281,16 @@ fn forward_signals(signals: SigSet, post: inbox::Post<Message>) -> anyhow::Resul
     Ok(())
 }
 
-/// A starved heartbeat looks like a dead host.
+/// A starved heartbeat looks like a dead host: it comes before everything else, and never waits for
+/// a page of the program to be read from a disk.
 fn run_in_real_time() {
+    // SAFETY: plain system call without memory arguments.
+    let locked =
+        unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT as i32) };
+    if locked != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::warn!(%error, "memory cannot be locked (CAP_IPC_LOCK): a busy disk may delay heartbeats");
+    }
     let parameters = libc::sched_param { sched_priority: 10 };
     // SAFETY: the structure lives through the call; 0 names the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };
