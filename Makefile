@@ -9,7 +9,7 @@ SHELL := /bin/bash
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 TARGET := $(shell uname -m)-unknown-linux-gnu
 # Tests make namespaces and load BPF programs: cargo builds as the user, the tests run as root.
-RUNNER := CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUNNER="$(SUDO)"
+RUNNER := $(if $(SUDO),CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUNNER="$(SUDO)")
 BIN := target/release/steadfast
 DEMO ?=
 

@@ -252,11 +252,36 @@ const FLOW_BORN: u8 = 0x04;
 pub struct FlowTable {
     flows: MapHandle,
     swallowing: MapHandle,
+    strays: MapHandle,
+}
+
+/// A connection that passed this backup unprotected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stray {
+    pub key: FlowKey,
+    /// The client's latest acknowledgement.
+    pub una: u32,
 }
 
 impl FlowTable {
-    pub(crate) fn new(flows: MapHandle, swallowing: MapHandle) -> Self {
-        Self { flows, swallowing }
+    pub(crate) fn new(flows: MapHandle, swallowing: MapHandle, strays: MapHandle) -> Self {
+        Self { flows, swallowing, strays }
+    }
+
+    /// Unprotected connections that passed through this node lately.
+    pub fn strays(&self) -> Vec<Stray> {
+        let entry = |key: Vec<u8>| {
+            let value = self.strays.lookup(&key, MapFlags::ANY).ok().flatten()?;
+            let raw: types::stray = from_bytes(&value)?;
+            Some(Stray { key: FlowKey::from_raw(&from_bytes(&key)?), una: raw.una })
+        };
+        self.strays.keys().filter_map(entry).collect()
+    }
+
+    /// Forgets a connection that passed unprotected.
+    pub fn forget_stray(&self, key: &FlowKey) -> bool {
+        let raw = key.to_raw();
+        self.strays.delete(bytes_of(&raw)).is_ok()
     }
 
     pub fn get(&self, key: &FlowKey) -> Option<Flow> {
@@ -337,6 +362,9 @@ impl FlowTable {
         for (key, _) in self.snapshot() {
             self.remove(&key);
         }
+        for stray in self.strays() {
+            self.forget_stray(&stray.key);
+        }
     }
 }
 
@@ -346,6 +374,7 @@ impl Plain for types::flow_key {}
 impl Plain for types::flow {}
 impl Plain for types::service_key {}
 impl Plain for types::service {}
+impl Plain for types::stray {}
 
 pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` types are generated from C structs whose padding is spelled out as fields,

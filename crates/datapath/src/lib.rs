@@ -32,7 +32,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 
 pub use counters::{Counter, Counters};
-pub use flows::{Flow, FlowKey, FlowOptions, FlowState, FlowTable};
+pub use flows::{Birth, Flow, FlowKey, FlowOptions, FlowState, FlowTable, Stray};
 pub use log::{LogReader, LogSource, Record};
 pub use switchboard::{Role, Switchboard};
 
@@ -157,6 +157,7 @@ impl Datapath {
         Ok(FlowTable::new(
             handle(&self.skel.maps.flows, "flows")?,
             handle(&self.skel.maps.swallowing, "swallowing")?,
+            handle(&self.skel.maps.strays, "strays")?,
         ))
     }
 

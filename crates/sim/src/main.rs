@@ -1,6 +1,8 @@
 //! Thousands of seeded histories of a pair of nodes; exit 1 and the whole story of the first
 //! that breaks an invariant.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -42,9 +42,9 @@ pub(crate) fn segment(
 }
 
 /// The service's reset of a flow, with the sequence number the client expects.
-pub(crate) fn reset(out: &mut Vec<u8>, key: &FlowKey, flow: &Flow) {
+pub(crate) fn reset(out: &mut Vec<u8>, key: &FlowKey, una: u32) {
     let (client, server) = (key.client(), key.server());
-    let mut tcp = TcpHeader::new(server.port(), client.port(), flow.una(), 0);
+    let mut tcp = TcpHeader::new(server.port(), client.port(), una, 0);
     tcp.rst = true;
     emit(out, server.ip(), client.ip(), tcp, &[]);
 }

@@ -185,11 +185,16 @@ impl Engine {
                 FlowState::Tracked => self.begin(key, flow, now),
                 FlowState::Simplex => {
                     self.progress.flows += 1;
-                    self.reset(&key, &flow, ResetReason::Simplex);
+                    self.reset(&key, flow.una(), ResetReason::Simplex);
                 }
                 // Adopted earlier and still this node's.
                 FlowState::Adopting | FlowState::Open => {}
             }
+        }
+        for stray in self.table.strays() {
+            self.table.forget_stray(&stray.key);
+            self.progress.flows += 1;
+            self.reset(&stray.key, stray.una, ResetReason::Simplex);
         }
         self.advance(now);
     }
@@ -226,7 +231,7 @@ impl Engine {
             }
             Record::Diverged { key } => {
                 if let Some(flow) = self.table.get(&key) {
-                    self.reset(&key, &flow, ResetReason::Diverged);
+                    self.reset(&key, flow.una(), ResetReason::Diverged);
                 }
             }
         }
@@ -251,14 +256,14 @@ impl Engine {
             .collect();
         for key in expired {
             let flow = self.adoptions[&key].flow;
-            self.reset(&key, &flow, ResetReason::NotAccepted);
+            self.reset(&key, flow.una(), ResetReason::NotAccepted);
         }
         let missing: Vec<FlowKey> =
             self.unlogged.extract_if(|_, until| now >= *until).map(|(key, _)| key).collect();
         for key in missing {
             if let Some(flow) = self.table.get(&key) {
                 self.progress.flows += 1;
-                self.reset(&key, &flow, ResetReason::NotLogged);
+                self.reset(&key, flow.una(), ResetReason::NotLogged);
             }
         }
         self.retire_swallowers();
@@ -287,7 +292,7 @@ impl Engine {
     fn begin(&mut self, key: FlowKey, mut flow: Flow, now: Instant) {
         self.progress.flows += 1;
         let Some(instream) = self.journal.instream(&key) else {
-            return self.reset(&key, &flow, ResetReason::NotLogged);
+            return self.reset(&key, flow.una(), ResetReason::NotLogged);
         };
         assert!(!self.adoptions.contains_key(&key), "a flow is adopted once");
         let end = instream.rcv_nxt();
@@ -377,7 +382,9 @@ impl Engine {
     fn over_budget(&mut self, key: FlowKey) {
         self.notices.push(Notice::OverBudget { key });
         match (&self.duty, self.table.get(&key)) {
-            (Duty::Primary { .. }, Some(flow)) => self.reset(&key, &flow, ResetReason::Simplex),
+            (Duty::Primary { .. }, Some(flow)) => {
+                self.reset(&key, flow.una(), ResetReason::Simplex)
+            }
             _ => {
                 self.table.make_simplex(&key);
             }
@@ -509,11 +516,11 @@ impl Engine {
     }
 
     /// Ends a flow loudly: the client is told, the table and the kernel forget it.
-    fn reset(&mut self, key: &FlowKey, flow: &Flow, reason: ResetReason) {
+    fn reset(&mut self, key: &FlowKey, una: u32, reason: ResetReason) {
         self.forget(key);
         self.progress.reset += 1;
         self.table.remove(key);
-        if let Err(error) = self.resetter.reset(key, flow) {
+        if let Err(error) = self.resetter.reset(key, una) {
             tracing::warn!(flow = %key, %error, "cannot tell the client that its flow is lost");
         }
         self.notices.push(Notice::Reset { key: *key, reason });

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use datapath::{Flow, FlowKey};
+use datapath::FlowKey;
 use nix::sys::socket::{MsgFlags, SockaddrIn, SockaddrIn6, sendto};
 
 use crate::forge;
@@ -47,12 +47,12 @@ impl Resetter {
         Ok(Self { v4, v6 })
     }
 
-    pub(crate) fn reset(&self, key: &FlowKey, flow: &Flow) -> Result<(), ResetError> {
+    pub(crate) fn reset(&self, key: &FlowKey, una: u32) -> Result<(), ResetError> {
         // A local child, if there is one, goes first: its TCP speaks up as well, with numbers of
         // its own.
         hostnet::destroy_flow(key.server(), key.client())?;
         let mut packet = Vec::with_capacity(64);
-        forge::reset(&mut packet, key, flow);
+        forge::reset(&mut packet, key, una);
         let client = key.client();
         let sent = match client.ip() {
             IpAddr::V4(ip) => {

@@ -194,3 +194,22 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 	bpf_map_delete_elem(&embryos, key);
 	return bpf_map_lookup_elem(&flows, key);
 }
+
+/* A segment of a connection this backup does not protect. */
+static __always_inline void note_stray(const struct packet *p, const struct flow_key *key,
+				       __u32 service)
+{
+	struct stray *known = bpf_map_lookup_elem(&strays, key);
+	struct stray fresh = { .una = p->ack, .service = service };
+
+	if (p->flags & TCP_RST) {
+		bpf_map_delete_elem(&strays, key);
+		return;
+	}
+	if (!(p->flags & TCP_ACK))
+		return;
+	if (!known)
+		bpf_map_update_elem(&strays, key, &fresh, BPF_ANY);
+	else if (seq_after(p->ack, known->una))
+		known->una = p->ack;
+}

@@ -64,6 +64,8 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 		return TC_ACT_SHOT;
 	if (!flow)
 		flow = bpf_map_lookup_elem(&flows, key);
+	if (!flow)
+		note_stray(p, key, service);
 	if (!flow || !journal) {
 		/* Bytes may be lost to the log, but not the flow's position, or else its honest
 		 * segments would look wild when the daemon is back. */
@@ -243,6 +245,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 	if (p->flags & TCP_SYN) {
 		embryo_syn_ack(skb, p, &key);
 	} else {
+		if (p->flags & TCP_RST)
+			bpf_map_delete_elem(&strays, &key);
 		flow = bpf_map_lookup_elem(&flows, &key);
 		if (flow && p->flags & TCP_RST) {
 			log_event(&key, RECORD_CLOSED, 0, 0, flow->service, false);

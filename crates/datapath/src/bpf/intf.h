@@ -138,6 +138,14 @@ struct embryo {
 	__u8 fast_open;	     /* data travelled with the SYN */
 };
 
+/* A connection that passes this backup unprotected: it began before the node joined, or its
+ * handshake was forgotten in a flood. Known so that it can be reset, rather than left to wait for
+ * ever, when the primary dies. The oldest gives way. */
+struct stray {
+	__u32 una; /* the client's latest acknowledgement */
+	__u32 service;
+};
+
 /* Log records, oldest first. Payload follows the header. */
 enum record_kind {
 	RECORD_OPENED = 1,  /* handshake complete: seq = IRS */

@@ -50,6 +50,15 @@ struct {
 	__type(value, struct embryo);
 } embryos SEC(".maps");
 
+/* Unprotected connections that pass through this backup. Written by the data path, read and
+ * emptied by the daemon at promotion. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key);
+	__type(value, struct stray);
+} strays SEC(".maps");
+
 /* The log on its way to the daemon's journal: struct record, then payload. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -1,7 +1,7 @@
 //! The control channel's sockets: one per link, so that a datagram says by which link it came.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::Context;
@@ -44,6 +44,11 @@ impl LinkSocket {
         Ok(Self { link, socket, peer, failing: false })
     }
 
+    /// Where the peer should be.
+    pub fn peer(&self) -> IpAddr {
+        self.peer.ip()
+    }
+
     /// Sends if it can be sent now. A lost datagram is repaired by the next one.
     pub fn send(&mut self, datagram: &[u8]) {
         match self.socket.send_to(datagram, self.peer) {
@@ -56,11 +61,12 @@ impl LinkSocket {
         }
     }
 
-    /// The next datagram, if one is there.
-    pub fn receive(&self, buffer: &mut [u8; MAX_DATAGRAM + 1]) -> Option<usize> {
+    /// The length of the next datagram, if one is there, and whether it came from the peer's
+    /// address.
+    pub fn receive(&self, buffer: &mut [u8; MAX_DATAGRAM + 1]) -> Option<(usize, bool)> {
         loop {
             match self.socket.recv_from(buffer) {
-                Ok((length, _)) => return Some(length),
+                Ok((length, from)) => return Some((length, from == self.peer)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 // An ICMP error for a datagram sent earlier (nobody listens there yet): the
                 // silence says as much. Each such error is reported once, so this ends.

@@ -30,6 +30,7 @@ use super::inbox::{Inbox, Post};
 use super::journal::Order;
 use super::links::LinkSocket;
 use super::notices;
+use super::stranger::Stranger;
 use crate::config::Config;
 use crate::supervisor;
 
@@ -101,6 +102,9 @@ pub struct Membership {
     wake_at: u64,
     epoch_file: EpochFile,
     stopped: bool,
+    stranger: Stranger,
+    /// Why this node gives up.
+    failed: Option<String>,
     /// The first role has been settled, and systemd told.
     settled: bool,
 }
@@ -166,6 +170,8 @@ impl Membership {
             wake_at: 0,
             epoch_file: EpochFile::new(&node.state_dir),
             stopped: false,
+            stranger: Stranger::default(),
+            failed: None,
             settled: false,
         })
     }
@@ -205,7 +211,10 @@ impl Membership {
         self.switchboard.set_lease(0);
         self.switchboard.set_holding(false);
         self.holding.set(false);
-        Ok(())
+        match self.failed {
+            None => Ok(()),
+            Some(why) => Err(anyhow::Error::msg(why)),
+        }
     }
 
     fn sleep(&mut self, inbox: &Inbox<Message>) -> anyhow::Result<()> {
@@ -250,13 +259,16 @@ impl Membership {
         for index in 0..self.sockets.len() {
             // A flood on one link must not keep the loop from its other duties.
             for _ in 0..64 {
-                let Some(length) = self.sockets[index].receive(&mut buffer) else { break };
+                let Some((length, from_peer)) = self.sockets[index].receive(&mut buffer) else {
+                    break;
+                };
                 let link = self.sockets[index].link;
                 let input = self.channel.on_datagram(&buffer[..length], self.started.elapsed());
                 for reply in &input.replies {
                     self.sockets[index].send(reply);
                 }
                 if let Some(rejected) = input.rejected {
+                    self.stranger.heard(&rejected, from_peer, Instant::now());
                     self.on_rejected(&rejected);
                 }
                 let Some(plaintext) = input.plaintext else { continue };
@@ -442,7 +454,15 @@ impl Membership {
         for action in actions {
             match action {
                 Action::Send { link, msg } => self.send(link, &msg),
-                Action::SetRole { role, epoch } => self.set_role(role, epoch),
+                Action::SetRole { role, epoch } => {
+                    if let Some(why) = self.must_not_start(role) {
+                        self.events.add("start_refused", &why, json!({}));
+                        self.failed = Some(why);
+                        self.stopped = true;
+                        return;
+                    }
+                    self.set_role(role, epoch);
+                }
                 Action::Lease { until } => self.switchboard.set_lease(until),
                 Action::Fence => self.switchboard.set_lease(0),
                 Action::Promote { .. } => {
@@ -472,6 +492,15 @@ impl Membership {
                 socket.send(&datagram);
             }
         }
+    }
+
+    /// The first role of all: is somebody there who is not silent, only not understood?
+    fn must_not_start(&self, role: cluster::Role) -> Option<String> {
+        let alone = role == cluster::Role::Primary { duplex: false };
+        if self.settled || !alone || self.channel.established() {
+            return None;
+        }
+        self.stranger.forbids(self.sockets[0].peer(), Instant::now())
     }
 
     fn set_role(&mut self, role: cluster::Role, epoch: cluster::Epoch) {

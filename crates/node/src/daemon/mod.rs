@@ -18,6 +18,7 @@ mod membership;
 mod notices;
 mod operator_socket;
 mod status;
+mod stranger;
 
 pub use operator_socket::{Question, SOCKET};
 

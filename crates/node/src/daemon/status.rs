@@ -104,6 +104,7 @@ impl Source {
                 FlowState::Simplex => 3,
             }] += 1;
         }
+        counts[3] += self.table.strays().len() as u32;
         let [tracked, adopting, open, simplex] = counts;
         json!({"tracked": tracked, "adopting": adopting, "open": open, "simplex": simplex})
     }

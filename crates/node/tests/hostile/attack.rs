@@ -54,6 +54,22 @@ impl Wire {
         }
     }
 
+    /// A UDP datagram, likewise.
+    pub fn datagram(
+        &self,
+        mac: [u8; 6],
+        (from, to): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
+        payload: &[u8],
+    ) -> Vec<u8> {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2(self.mac, mac)
+            .ipv4(from.0.octets(), to.0.octets(), 64)
+            .udp(from.1, to.1)
+            .write(&mut frame, payload)
+            .unwrap();
+        frame
+    }
+
     /// A segment from `from` to `to`, to the host with MAC `mac`.
     pub fn segment(
         &self,

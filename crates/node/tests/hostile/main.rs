@@ -61,6 +61,23 @@ fn a_node_of_another_key_cluster_or_name_does_not_join() {
     client.expect_echo(100_000, "served by a alone");
 }
 
+/// Not to be understood is not to be dead: a node that took its neighbour's silence for that would
+/// put the service's address on two hosts.
+#[test]
+fn a_node_of_another_key_does_not_serve_alone_beside_a_living_one() {
+    let stage = Stage::new();
+    stage.start("a", "b", "", KEY);
+    stage.until("a serves alone", || stage.status("a")["role"] == "primary");
+    let node = stage.start("b", "a", "", [8; 32]);
+    stage.until("b gives up", || node.ended().unwrap().is_some());
+    assert_eq!(node.ended().unwrap().unwrap().code(), Some(1));
+    let log = std::fs::read_to_string(node.log()).unwrap();
+    let peer = stage.lab.host("a").unwrap().ipv4(Link::Service).to_string();
+    assert!(log.contains("another key") && log.contains(&peer), "{log}");
+    assert!(!log.contains("primary"), "b never served:\n{log}");
+    stage.connect().expect_echo(10_000, "served by a alone");
+}
+
 #[test]
 fn garbage_on_both_links_disturbs_nobody() {
     let stage = Stage::pair();
@@ -68,7 +85,7 @@ fn garbage_on_both_links_disturbs_nobody() {
     client.expect_echo(50_000, "before");
 
     let x = stage.lab.host("x").unwrap();
-    for node in ["a", "b"] {
+    for (node, peer) in [("a", "b"), ("b", "a")] {
         let node = stage.lab.host(node).unwrap();
         for link in Link::ALL {
             let socket = x.in_netns(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
@@ -76,9 +93,16 @@ fn garbage_on_both_links_disturbs_nobody() {
                 let bytes = garbage(length, length as u32);
                 socket.send_to(&bytes, (node.ipv4(link), CONTROL_PORT)).unwrap();
             }
-            // Frames for the service and in its name, cut and filled at random.
             let wire = Wire::new(x, link);
             let mac = node.mac(link);
+            // The same in the peer's name.
+            let its = stage.lab.host(peer).unwrap().ipv4(link);
+            for length in (0..80).chain([500, 1400]) {
+                let ends = ((its, CONTROL_PORT), (node.ipv4(link), CONTROL_PORT));
+                let bytes = garbage(length, length as u32);
+                wire.send(&wire.datagram(mac, ends, &bytes));
+            }
+            // Frames for the service and in its name, cut and filled at random.
             for seed in 0..300u32 {
                 let service = (SERVICE, PORT);
                 let stranger = (Ipv4Addr::from(0x0a4d_0000 + (seed & 0xff)), seed as u16);
