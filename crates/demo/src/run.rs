@@ -65,7 +65,8 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     let artifacts = std::env::temp_dir().join(format!("steadfast-demo-{}", std::process::id()));
     let pair = bring_up(options, &artifacts)?;
     let result = perform(options, &pair);
-    if options.keep || !result.as_ref().is_ok_and(|report| report.ok) {
+    let failed = !result.as_ref().is_ok_and(|report| report.ok);
+    if options.keep || (failed && interrupt::check().is_ok()) {
         pair.lab.keep_files(); // says where they are when it goes down
     }
     drop(pair);
