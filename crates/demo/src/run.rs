@@ -204,8 +204,9 @@ fn conclude(
         early == options.clients,
         "every download had ended before the failure: choose a larger --size".to_owned(),
     );
+    // Resets do not count by themselves: a connection that had ended before the failure is reset
+    // too if its last acknowledgement comes late, and nobody notices.
     let flows = findings.flows();
-    sorry(flows.reset > 0, format!("{} connections were reset", flows.reset));
     let ok = clients.iter().all(|c| c.ok()) && idle.failures.is_empty() && problems.is_empty();
     Report {
         ok,
