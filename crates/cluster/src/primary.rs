@@ -13,9 +13,14 @@ impl Core {
             return false;
         };
         let (theirs, incarnation) = (msg.epoch, msg.incarnation);
+        // A duplex primary emits under our own leases only, and the last one ran out before we
+        // began a later epoch: it was away and does not know it yet.
+        let was_leased = msg.role == Role::Primary { duplex: true }
+            && msg.enrolled == Some(self.incarnation)
+            && theirs < self.epoch;
         let yielded = theirs > self.epoch || (theirs == self.epoch && self.is_named_higher());
         let (mine, rival) = (self.epoch, Some((incarnation, theirs)));
-        if self.lease <= self.now {
+        if self.lease <= self.now || was_leased {
             // Only one of the two could emit: the ordinary end of a primary that was away.
             if yielded {
                 self.report(Notice::Superseded { mine, theirs });

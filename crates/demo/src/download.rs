@@ -69,6 +69,13 @@ pub struct Stall {
     pub to_ns: u64,
 }
 
+impl Stall {
+    /// Whether this instant lies in it.
+    pub fn covers(&self, at_ns: u64) -> bool {
+        (self.from_ns..=self.to_ns).contains(&at_ns)
+    }
+}
+
 /// How a download ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {

@@ -193,10 +193,15 @@ impl Findings {
         if let Some((_, e)) = self.first(&["all_open"]) {
             out.push(moment(e.boottime_ns, "all flows open", e.text.clone()));
         }
-        // What was under way still arrives after the failure; the stall ends with the first
-        // byte that the other node sent.
-        let ends: Vec<u64> =
-            self.outcomes.iter().filter_map(|o| self.stall(o)).map(|s| s.to_ns).collect();
+        // What was under way still arrives after the failure; the stall over the promotion ends
+        // with the first byte that the other node sent.
+        let promoted_ns = self.first(&["promoted"]).map(|(_, e)| e.boottime_ns);
+        let over = |o: &Outcome| {
+            let stalls = o.stalls.iter().copied();
+            let over = promoted_ns.and_then(|ns| stalls.clone().find(|s| s.covers(ns)));
+            over.or_else(|| self.stall(o))
+        };
+        let ends: Vec<u64> = self.outcomes.iter().filter_map(over).map(|s| s.to_ns).collect();
         if let (Some(&first), Some(&last)) = (ends.iter().min(), ends.iter().max()) {
             out.push(moment(first, "first byte", "a client hears from the other node".into()));
             out.push(moment(last, "all caught up", format!("{} downloads go on", ends.len())));
@@ -279,6 +284,16 @@ mod tests {
             (125.0, "all caught up"),
         ];
         assert_eq!(line, expected.map(|(ms, what)| (ms, what.to_owned())));
+    }
+
+    #[test]
+    fn a_longer_stall_later_is_a_gap_but_not_the_catching_up() {
+        let mut f = findings();
+        f.outcomes[0].stalls.push(Stall { from_ns: 1200 * MS, to_ns: 1400 * MS });
+        assert_eq!(f.gap().max, 200.0);
+        let line = f.timeline("host a");
+        let caught_up = line.iter().find(|m| m.what == "all caught up").unwrap();
+        assert_eq!(caught_up.ms, 125.0);
     }
 
     #[test]

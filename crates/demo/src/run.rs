@@ -65,7 +65,8 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
     let artifacts = std::env::temp_dir().join(format!("steadfast-demo-{}", std::process::id()));
     let pair = bring_up(options, &artifacts)?;
     let result = perform(options, &pair);
-    if options.keep || !result.as_ref().is_ok_and(|report| report.ok) {
+    let failed = !result.as_ref().is_ok_and(|report| report.ok);
+    if options.keep || (failed && interrupt::check().is_ok()) {
         pair.lab.keep_files(); // says where they are when it goes down
     }
     drop(pair);
@@ -203,8 +204,9 @@ fn conclude(
         early == options.clients,
         "every download had ended before the failure: choose a larger --size".to_owned(),
     );
+    // Resets do not count by themselves: a connection that had ended before the failure is reset
+    // too if its last acknowledgement comes late, and nobody notices.
     let flows = findings.flows();
-    sorry(flows.reset > 0, format!("{} connections were reset", flows.reset));
     let ok = clients.iter().all(|c| c.ok()) && idle.failures.is_empty() && problems.is_empty();
     Report {
         ok,

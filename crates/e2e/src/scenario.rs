@@ -203,6 +203,12 @@ impl Scenario {
         stage.finish_idle(idle);
         let finished = batch.finish();
         finished.expect_identical();
+        if how == How::Hang {
+            // It must be silent on waking, too.
+            stage.wait_for_status(victim, "goes on and follows the other node", |status| {
+                ["backup", "joining"].contains(&status.role.as_str())
+            });
+        }
         stage.expect_took_over(victim, how, killed_ns);
         (stage, finished)
     }
