@@ -255,6 +255,7 @@ const OPT_SACK: u8 = 0x02;
 const OPT_TSTAMP: u8 = 0x04;
 const OPT_ECN: u8 = 0x08;
 const FLOW_SERVER_FIN: u8 = 0x01;
+const FLOW_CLIENT_FIN: u8 = 0x02;
 const FLOW_BORN: u8 = 0x04;
 
 /// The kernel's table of flows. All failures of single entries mean that the entry is gone, which
@@ -284,6 +285,10 @@ impl FlowTable {
         let entry = |key: Vec<u8>| {
             let value = self.strays.lookup(&key, MapFlags::ANY).ok().flatten()?;
             let raw: types::stray = from_bytes(&value)?;
+            let over = u32::from(FLOW_SERVER_FIN | FLOW_CLIENT_FIN);
+            if raw.flags & over == over {
+                return None;
+            }
             Some(Stray { key: FlowKey::from_raw(&from_bytes(&key)?), una: raw.una })
         };
         self.strays.keys().filter_map(entry).collect()

@@ -199,15 +199,18 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 		return NULL;
 	}
 	bpf_map_delete_elem(&embryos, key);
+	bpf_map_delete_elem(&strays, key);
 	return bpf_map_lookup_elem(&flows, key);
 }
 
 /* A segment of a connection this backup does not protect. */
-static __always_inline void note_stray(const struct packet *p, const struct flow_key *key,
-				       __u32 service)
+static __always_inline void note_stray(const struct packet *p, const struct flow_key *key)
 {
 	struct stray *known = bpf_map_lookup_elem(&strays, key);
-	struct stray fresh = { .una = p->ack, .service = service };
+	struct stray fresh = {
+		.una = p->ack,
+		.flags = p->flags & TCP_FIN ? FLOW_CLIENT_FIN : 0,
+	};
 
 	if (p->flags & TCP_RST) {
 		bpf_map_delete_elem(&strays, key);
@@ -215,8 +218,30 @@ static __always_inline void note_stray(const struct packet *p, const struct flow
 	}
 	if (!(p->flags & TCP_ACK))
 		return;
-	if (!known)
+	if (!known) {
 		bpf_map_update_elem(&strays, key, &fresh, BPF_ANY);
-	else if (seq_after(p->ack, known->una))
+		return;
+	}
+	known->flags |= fresh.flags;
+	if (seq_after(p->ack, known->una))
 		known->una = p->ack;
+}
+
+/* A connection is over: what its ends still say to each other is none of its own. */
+static __always_inline void leave_stray(const struct flow_key *key)
+{
+	struct stray over = { .flags = FLOW_SERVER_FIN | FLOW_CLIENT_FIN };
+
+	bpf_map_update_elem(&strays, key, &over, BPF_ANY);
+}
+
+/* The server of an unprotected connection sends FIN or RST. */
+static __always_inline void end_stray(const struct packet *p, const struct flow_key *key)
+{
+	struct stray *known = bpf_map_lookup_elem(&strays, key);
+
+	if (p->flags & TCP_RST)
+		leave_stray(key);
+	else if (known && p->flags & TCP_FIN)
+		known->flags |= FLOW_SERVER_FIN;
 }

@@ -65,7 +65,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 	if (!flow)
 		flow = bpf_map_lookup_elem(&flows, key);
 	if (!flow)
-		note_stray(p, key, service);
+		note_stray(p, key);
 	if (!flow || !journal) {
 		/* Bytes may be lost to the log, but not the flow's position, or else its honest
 		 * segments would look wild when the daemon is back. */
@@ -96,6 +96,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 	if (is_over(flow)) {
 		log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
 		bpf_map_delete_elem(&flows, key);
+		leave_stray(key);
 	}
 	return send_to_peer(skb, COUNT_RELAYED);
 }
@@ -245,12 +246,13 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 	if (p->flags & TCP_SYN) {
 		embryo_syn_ack(skb, p, &key);
 	} else {
-		if (p->flags & TCP_RST)
-			bpf_map_delete_elem(&strays, &key);
 		flow = bpf_map_lookup_elem(&flows, &key);
+		if (!flow)
+			end_stray(p, &key);
 		if (flow && p->flags & TCP_RST) {
 			log_event(&key, RECORD_CLOSED, 0, 0, flow->service, false);
 			bpf_map_delete_elem(&flows, &key);
+			leave_stray(&key);
 		} else if (flow && p->flags & TCP_FIN) {
 			flow->seen_s = now_s();
 			flow->flags |= FLOW_SERVER_FIN;

@@ -143,8 +143,8 @@ struct embryo {
  * handshake was forgotten in a flood. Known so that it can be reset, rather than left to wait for
  * ever, when the primary dies. The oldest gives way. */
 struct stray {
-	__u32 una; /* the client's latest acknowledgement */
-	__u32 service;
+	__u32 una;   /* the client's latest acknowledgement */
+	__u32 flags; /* FLOW_SERVER_FIN, FLOW_CLIENT_FIN; both: over, kept to know its last segments */
 };
 
 /* Log records, oldest first. Payload follows the header. */
