@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use anyhow::{Context, ensure};
-use demo::clock::ms_between;
+use demo::clock::{ms_between, now_ns};
 use demo::download::Stall;
 use demo::operator::Event;
 use demo::pair::other;
@@ -177,8 +177,13 @@ fn open_idle(twin: &Twin, backup: &str, count: usize) -> anyhow::Result<IdleFlow
 }
 
 fn await_tracked(twin: &Twin, backup: &str, count: usize) -> anyhow::Result<()> {
-    wait_for(&format!("the backup tracks {count} flows"), || {
-        Ok(twin.pair.status(backup)?.flows.tracked >= count as u64)
+    let since_ns = now_ns();
+    let tracked = || Ok(twin.pair.status(backup)?.flows.tracked >= count as u64);
+    wait_for(&format!("the backup tracks {count} flows"), tracked).with_context(|| {
+        // What a node did in the seconds before tells why.
+        let events = twin.pair.events_since(since_ns.saturating_sub(10_000_000_000));
+        let said = |(node, e): &(&str, Event)| format!("{node}: {} ({})", e.event, e.text);
+        events.iter().map(said).collect::<Vec<_>>().join("; ")
     })
 }
 
