@@ -2,6 +2,7 @@
 #
 #   make demo    twenty downloads, a host dies, nobody notices
 #   make test    everything that must hold (root is needed for network namespaces)
+#   make bench   the bars, side by side with the same server unprotected; FULL=1: all of them
 #   make lint    formatting and lints
 #   make build   target/release/steadfast
 
@@ -12,14 +13,21 @@ TARGET := $(shell uname -m)-unknown-linux-gnu
 RUNNER := $(if $(SUDO),CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUNNER="$(SUDO)")
 BIN := target/release/steadfast
 DEMO ?=
+FULL ?=
+ONLY ?=
 
-.PHONY: demo test lint build deps deps-run sim clean
+.PHONY: demo test bench lint build deps deps-run sim clean
 
 demo: deps-run build
 	$(SUDO) $(BIN) demo $(DEMO)
 
 test: deps-run build
 	$(RUNNER) STEADFAST_BIN=$(CURDIR)/$(BIN) cargo test --workspace --release --no-fail-fast
+
+bench: deps-run build
+	cargo build --release -p bench
+	$(SUDO) STEADFAST_BIN=$(CURDIR)/$(BIN) target/release/bench $(if $(FULL),--full) \
+		$(addprefix --only ,$(ONLY)) $(if $(ONLY),,--page docs/benchmarks.md)
 
 lint: deps
 	cargo fmt --all --check

@@ -50,7 +50,8 @@ pub struct Spec {
     pub ipv6: bool,
     /// Bytes of the large file.
     pub size: u64,
-    /// The services; the first has the address ending in 100, the second in 101, ….
+    /// The services; the first has the address ending in 100, the second in 99, …: 101 is the
+    /// client's.
     pub services: Vec<Service>,
     /// Silence after which a peer is suspected.
     pub detection_ms: u32,
@@ -250,7 +251,8 @@ pub fn other(node: &str) -> &'static str {
 fn services(spec: &Spec, node: &str, dir: &Path, site: &Site) -> anyhow::Result<Vec<ServiceText>> {
     let mut out = Vec::new();
     for (number, service) in spec.services.iter().enumerate() {
-        let last = u8::try_from(100 + number).context("so many services have no addresses")?;
+        let last = u8::try_from(number).ok().and_then(|number| 100u8.checked_sub(number));
+        let last = last.filter(|&last| last >= 50).context("so many services have no addresses")?;
         let ip: IpAddr = if spec.ipv6 {
             // Spelled as the IPv4 number: fd77::100 goes with 10.77.0.100.
             let group = u16::from_str_radix(&last.to_string(), 16).expect("decimal digits");

@@ -216,9 +216,15 @@ impl<K: Eq + Hash + Copy> Journal<K> {
     }
 
     /// Whether a RST with this sequence number ends the flow. RFC 5961 §3.2: only one that names
-    /// `rcv_nxt` exactly does; anything else could be a guess. False for an unknown flow.
+    /// `rcv_nxt` exactly does; anything else could be a guess. Linux takes one more, and so must
+    /// a journal of what its TCP does: once the client's FIN is in order, the FIN's own number. A
+    /// client that is gone answers a reply that was sent before its FIN arrived with that one,
+    /// and the server ends the connection without another segment. False for an unknown flow.
     pub fn reset_is_acceptable(&self, key: &K, seq: u32) -> bool {
-        self.flows.get(key).is_some_and(|flow| flow.rcv_nxt() == seq)
+        self.flows.get(key).is_some_and(|flow| {
+            let nxt = flow.rcv_nxt();
+            seq == nxt || (flow.is_complete() && seq == nxt.wrapping_sub(1))
+        })
     }
 
     /// Forgets a flow and frees its memory. False if there was none.

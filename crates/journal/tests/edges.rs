@@ -65,10 +65,13 @@ fn a_fin_counts_when_nothing_is_missing_before_it() {
     assert_eq!(journal.append(&FLOW, 3, b"cd", true), stored(2, 1));
     assert_eq!(journal.instream(&FLOW).unwrap().fin_seq(), Some(5));
     assert!(!journal.instream(&FLOW).unwrap().is_complete());
+    assert!(!journal.reset_is_acceptable(&FLOW, 5));
     assert_eq!(journal.append(&FLOW, 1, b"ab", false), stored(2, 6));
     assert!(journal.instream(&FLOW).unwrap().is_complete());
+    // The client is gone and answers a reply from before or after its FIN arrived.
     assert!(journal.reset_is_acceptable(&FLOW, 6));
-    assert!(!journal.reset_is_acceptable(&FLOW, 5));
+    assert!(journal.reset_is_acceptable(&FLOW, 5));
+    assert!(!journal.reset_is_acceptable(&FLOW, 4));
     // Sent again, with and without its data; a pure acknowledgement behind it.
     assert_eq!(journal.append(&FLOW, 3, b"cd", true), Appended::Duplicate);
     assert_eq!(journal.append(&FLOW, 5, b"", true), Appended::Duplicate);

@@ -18,7 +18,8 @@ use std::{
     },
     path::Path,
     sync::Arc,
-    time::{Duration, UNIX_EPOCH},
+    thread,
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -34,6 +35,9 @@ use crate::{
     sys::{self, Pidfd},
     topology::HostSpec,
 };
+
+/// How long the kernel may take to end a keeper and release its lock.
+const DYING: Duration = Duration::from_secs(2);
 
 /// How long the keeper waits for a client that has connected.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -318,7 +322,20 @@ impl Remote {
             BufReader::new(stream).read_line(&mut line)?;
             Ok::<Answer, io::Error>(serde_json::from_str(&line)?)
         };
-        match ask().doing(|| format!("ask the keeper of lab {}", self.name))? {
+        let answer = ask().or_else(|error| {
+            // A keeper that is being killed no longer answers, yet holds its lock for a moment.
+            let gone = Instant::now() + DYING;
+            while Instant::now() < gone {
+                let running = rundir::sweep()?;
+                if !running.contains(&self.name) {
+                    let which = format!("no lab is running as {}: its keeper has ended", self.name);
+                    return Err(Error::NoLab { which, running: running.join(", ") });
+                }
+                thread::yield_now();
+            }
+            Err(error).doing(|| format!("ask the keeper of lab {}", self.name))
+        })?;
+        match answer {
             Answer::Error(said) => Err(Error::Refused(said)),
             answer => Ok(answer),
         }
