@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use crate::Switchboard;
 use crate::skel::types;
 
 /// A flow as seen from the service. Addresses are kept as the kernel side keeps them: 16 bytes,
@@ -260,11 +261,12 @@ const FLOW_BORN: u8 = 0x04;
 
 /// The kernel's table of flows. All failures of single entries mean that the entry is gone, which
 /// the data path may do at any time; they are told by the return value.
-#[derive(Debug)]
 pub struct FlowTable {
     flows: MapHandle,
     swallowing: MapHandle,
     strays: MapHandle,
+    embryos: MapHandle,
+    switchboard: Switchboard,
 }
 
 /// A connection that passed this backup unprotected.
@@ -276,8 +278,11 @@ pub struct Stray {
 }
 
 impl FlowTable {
-    pub(crate) fn new(flows: MapHandle, swallowing: MapHandle, strays: MapHandle) -> Self {
-        Self { flows, swallowing, strays }
+    pub(crate) fn new(
+        [flows, swallowing, strays, embryos]: [MapHandle; 4],
+        switchboard: Switchboard,
+    ) -> Self {
+        Self { flows, swallowing, strays, embryos, switchboard }
     }
 
     /// Unprotected connections that passed through this node lately.
@@ -378,9 +383,15 @@ impl FlowTable {
         for (key, _) in self.snapshot() {
             self.remove(&key);
         }
-        for stray in self.strays() {
-            self.forget_stray(&stray.key);
+        // Handshakes as well: one that completes only now may have sent bytes that nobody logged.
+        for map in [&self.strays, &self.embryos] {
+            let keys: Vec<_> = map.keys().collect();
+            for key in keys {
+                // Gone already is what is wanted.
+                let _ = map.delete(&key);
+            }
         }
+        self.switchboard.set_flows_forgotten();
     }
 }
 

@@ -80,6 +80,7 @@ pub enum Error {
 /// [`Datapath::detach`] removes them.
 pub struct Datapath {
     skel: DatapathSkel<'static>,
+    switchboard: Switchboard,
     hooks: Vec<Hook>,
     /// Held, never read: the programs detach when these are dropped.
     _links: Vec<Link>,
@@ -114,6 +115,8 @@ impl Datapath {
         open.maps.swallowing.set_max_entries(settings.max_flows).map_err(sized("swallowing"))?;
         let mut skel = open.load().map_err(Error::Load)?;
 
+        let page = skel.maps.data_ctl_data.as_deref_mut().expect("the object has its page");
+        let switchboard = Switchboard::new(&mut page.ctl);
         fill_services(&skel, &settings.services)?;
         let links = attach::to_sockets(&mut skel)?;
         let mut hooks = Vec::new();
@@ -136,7 +139,7 @@ impl Datapath {
             let program = skel.progs.node_out.as_fd();
             hooks.push(Hook::attach("node_out", program, ifindex, Where::Egress)?);
         }
-        Ok(Self { skel, hooks, _links: links })
+        Ok(Self { skel, switchboard, hooks, _links: links })
     }
 
     /// Attaches the adoption program to the TUN device that forged segments are written to.
@@ -147,18 +150,19 @@ impl Datapath {
     }
 
     /// The page that steers the programs; may be moved to another thread.
-    pub fn switchboard(&mut self) -> Switchboard {
-        let page = self.skel.maps.data_ctl_data.as_deref_mut().expect("the object has its page");
-        Switchboard::new(&mut page.ctl)
+    pub fn switchboard(&self) -> Switchboard {
+        self.switchboard
     }
 
     /// The table of established flows; may be moved to another thread.
     pub fn flow_table(&self) -> Result<FlowTable, Error> {
-        Ok(FlowTable::new(
+        let maps = [
             handle(&self.skel.maps.flows, "flows")?,
             handle(&self.skel.maps.swallowing, "swallowing")?,
             handle(&self.skel.maps.strays, "strays")?,
-        ))
+            handle(&self.skel.maps.embryos, "embryos")?,
+        ];
+        Ok(FlowTable::new(maps, self.switchboard))
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {

@@ -107,6 +107,15 @@ impl Switchboard {
         .store(0, Ordering::Release);
     }
 
+    /// The tables of flows have been emptied. What the data path notes meanwhile it says again.
+    pub fn set_flows_forgotten(&self) {
+        self.byte(|page| {
+            // SAFETY: only takes the field's address.
+            unsafe { &raw mut (*page).knows_flows }
+        })
+        .store(0, Ordering::Release);
+    }
+
     /// Where frames for the peer go: out of `ifindex`, from `own` to `peer`.
     pub fn set_relay(&self, ifindex: u32, own: [u8; 6], peer: [u8; 6]) {
         let page = self.page.as_ptr();

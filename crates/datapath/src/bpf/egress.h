@@ -70,7 +70,7 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 		return take(COUNT_DROP_CRASHED);
 	if (now_ns() >= ctl.lease_until_ns)
 		return take(COUNT_DROP_FENCED);
-	flow = bpf_map_lookup_elem(&flows, &key);
+	flow = ctl.knows_flows ? bpf_map_lookup_elem(&flows, &key) : NULL;
 	if (flow) {
 		if (flow->state == FLOW_TRACKED)
 			return take(COUNT_CHILD_SILENCED);

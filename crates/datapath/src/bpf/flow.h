@@ -122,6 +122,7 @@ static __always_inline void embryo_syn(struct __sk_buff *skb, const struct packe
 	if ((p->flags & (TCP_ECE | TCP_CWR)) == (TCP_ECE | TCP_CWR))
 		fresh.client_options |= OPT_ECN;
 	bpf_map_update_elem(&embryos, key, &fresh, BPF_ANY);
+	ctl.knows_flows = 1;
 }
 
 /* The primary's SYN-ACK on its way to the client: both ISNs and the agreed options are now held

@@ -162,8 +162,8 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 	struct flow *flow;
 	bool refused;
 
-	flow = bpf_map_lookup_elem(&flows, key);
-	if (!flow && !(p->flags & TCP_SYN)) {
+	flow = ctl.knows_flows ? bpf_map_lookup_elem(&flows, key) : NULL;
+	if (!flow && ctl.knows_flows && !(p->flags & TCP_SYN)) {
 		flow = flow_from_embryo(p, key, service, role.epoch, &refused);
 		if (refused)
 			return TC_ACT_SHOT;

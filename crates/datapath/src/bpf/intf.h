@@ -70,6 +70,9 @@ struct ctl {
 	/* Set by the data path in the instant a server crashes (C4), cleared by the daemon with
 	 * the next role: while set nothing leaves from a service address. */
 	__u8 crash_fenced;
+	/* Set by the data path when it notes a handshake, cleared by the daemon when it forgets all
+	 * flows. A primary that never was a backup has none, and need not look for any. */
+	__u8 knows_flows;
 };
 
 enum flow_state {
