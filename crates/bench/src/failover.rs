@@ -78,13 +78,16 @@ struct TakenOver {
     cost: Cost,
 }
 
+/// A figure of a takeover.
+type Of<'a> = &'a dyn Fn(&TakenOver) -> f64;
+
 fn takeover_rows(twin: &Twin, count: usize, repetitions: usize) -> Vec<Row> {
     let run = || -> anyhow::Result<Vec<TakenOver>> {
         twin.shape(Some(1000), Some(1000))?;
         (0..repetitions).map(|_| takeover(twin, count)).collect()
     };
     let result = run().map_err(|e| format!("{e:#}"));
-    let pick = |of: &dyn Fn(&TakenOver) -> f64| match &result {
+    let pick = |of: Of| match &result {
         Ok(runs) => Samples::Alone { values: runs.iter().map(of).collect(), percentile: 100 },
         Err(e) => Samples::Failed(e.clone()),
     };
@@ -97,7 +100,7 @@ fn takeover_rows(twin: &Twin, count: usize, repetitions: usize) -> Vec<Row> {
     let mut rows =
         vec![row(&format!("takeover-{count}"), &title, "ms", Bar::AtMost(500.0), beyond, more)];
     if count == 10_000 {
-        let costs: [(&str, &str, Bar, &dyn Fn(&TakenOver) -> f64); 2] = [
+        let costs: [(&str, &str, Bar, Of); 2] = [
             (
                 "memory",
                 "memory per idle flow on the backup: flow table and journal",

@@ -49,6 +49,9 @@ switch, shaping, server, configuration. Its path differs only by Steadfast. Both
 side by side so that runs can alternate within a second; one rests while the other is measured.\n\
 - All hosts are namespaces of one machine and share its processors: where nothing is shaped, the \
 backup's work competes with the primary's, which two real hosts would not do.\n\
+- Fifty clients at 1 Gbit/s or unshaped use up the processors of a small machine. What such a row \
+then compares is the work of all hosts together; a protected request crosses the switch once \
+more than an unprotected one (to the backup, and on to the primary).\n\
 - Processor time is that of the primary's cgroup: server and daemon. The kernel charges what a \
 process sends, and the switching and receiving that this causes, to the sender. So the way of \
 the reply is in the figure; the way of the request to the server, timers and kernel threads \

@@ -104,9 +104,10 @@ pub fn rows(twin: &Twin, full: bool, wanted: &dyn Fn(&str) -> bool) -> Vec<Row> 
     for bulk in BULKS.iter().filter(|b| (full || !b.full) && wanted(b.id)) {
         rows.extend(bulk_row(twin, bulk, if full { 15 } else { 7 }));
     }
-    for (suffix, link) in [("", Some(1000)), ("-unshaped", None)] {
-        let bar = |bar| if link.is_some() { bar } else { Bar::Beside };
-        let at = if link.is_some() { "1 Gbit/s" } else { "unshaped" };
+    // At 100 Mbit/s the link is the bound, at 1 Gbit/s on a small machine its processors.
+    let links = [("", "1 Gbit/s", Some(1000)), ("-100", "100 Mbit/s", Some(100))];
+    for (suffix, at, link) in links.into_iter().chain([("-unshaped", "unshaped", None)]) {
+        let bar = |bar| if link == Some(1000) { bar } else { Bar::Beside };
         let id = format!("small-p50{suffix}");
         if wanted(&id) {
             let heads = [Head {

@@ -220,7 +220,7 @@ impl Engine {
             }
             Record::Segment { key, seq, fin, .. } => self.on_segment(key, seq, payload, fin, now),
             Record::Reset { key, seq } => {
-                // Only a reset that its TCP must believe ends a flow (RFC 5961 §3.2).
+                // Only a reset that its TCP believes ends a flow (RFC 5961 §3.2).
                 if self.journal.reset_is_acceptable(&key, seq) {
                     self.forget(&key);
                     self.table.remove(&key);
