@@ -286,7 +286,7 @@ fn forward_signals(signals: SigSet, post: inbox::Post<Message>) -> anyhow::Resul
 fn run_in_real_time() {
     // SAFETY: plain system call without memory arguments.
     let locked =
-        unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT as i32) };
+        unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };
     if locked != 0 {
         let error = std::io::Error::last_os_error();
         tracing::warn!(%error, "memory cannot be locked (CAP_IPC_LOCK): a busy disk may delay heartbeats");
