@@ -67,10 +67,15 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 	if (!flow)
 		note_stray(p, key);
 	if (!flow || !journal) {
-		/* Bytes may be lost to the log, but not the flow's position, or else its honest
-		 * segments would look wild when the daemon is back. */
-		if (flow && plausible(flow, p) && !(p->flags & TCP_RST))
-			follow_client(skb, p, flow);
+		/* The flow's position is followed, or else its honest segments would look wild when
+		 * the daemon is back. But what the log has missed it will never have. */
+		if (flow && plausible(flow, p)) {
+			if (!(p->flags & TCP_RST))
+				follow_client(skb, p, flow);
+			if (flow->state == FLOW_TRACKED &&
+			    (p->payload_length || p->flags & (TCP_FIN | TCP_RST)))
+				flow->state = FLOW_SIMPLEX;
+		}
 		count(COUNT_UNTRACKED);
 		return send_to_peer(skb, COUNT_RELAYED);
 	}
