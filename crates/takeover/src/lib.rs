@@ -218,7 +218,7 @@ impl Engine {
                     self.begin(key, flow, now);
                 }
             }
-            Record::Segment { key, seq, fin, .. } => self.on_segment(key, seq, payload, fin, now),
+            Record::Segment { key, seq, fin, .. } => self.on_segment(key, seq, payload, fin),
             Record::Reset { key, seq } => {
                 // Only a reset that its TCP believes ends a flow (RFC 5961 §3.2).
                 if self.journal.reset_is_acceptable(&key, seq) {
@@ -370,7 +370,7 @@ impl Engine {
         }
     }
 
-    fn on_segment(&mut self, key: FlowKey, seq: u32, payload: &[u8], fin: bool, now: Instant) {
+    fn on_segment(&mut self, key: FlowKey, seq: u32, payload: &[u8], fin: bool) {
         match self.journal.append(&key, seq, payload, fin) {
             Appended::Stored { rcv_nxt, .. } => {
                 if let Some(adoption) = self.adoptions.get_mut(&key) {
@@ -380,7 +380,7 @@ impl Engine {
             }
             Appended::OverBudget(_) => self.over_budget(key),
             // Logged in the instant in which the flow was opened: the child takes it from here.
-            Appended::UnknownFlow => self.hand_on(&key, seq, payload, fin, now),
+            Appended::UnknownFlow => self.hand_on(&key, seq, payload, fin),
             Appended::Duplicate | Appended::BeyondWindow | Appended::AfterFin => {}
         }
     }
@@ -398,7 +398,7 @@ impl Engine {
         }
     }
 
-    fn hand_on(&mut self, key: &FlowKey, seq: u32, payload: &[u8], fin: bool, _now: Instant) {
+    fn hand_on(&mut self, key: &FlowKey, seq: u32, payload: &[u8], fin: bool) {
         let Some(flow) = self.table.get(key) else { return };
         if flow.state() != FlowState::Open {
             return;
@@ -473,7 +473,7 @@ impl Engine {
             for (seq, bytes) in beyond {
                 for (index, part) in bytes.chunks(replay::MAX_CHUNK as usize).enumerate() {
                     let seq = seq.wrapping_add(index as u32 * replay::MAX_CHUNK);
-                    self.hand_on(&key, seq, part, false, now);
+                    self.hand_on(&key, seq, part, false);
                 }
             }
         }

@@ -6,10 +6,12 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use serde_json::{Map, Value};
+
+use super::locked;
 
 /// Events kept for readers that come late.
 const KEPT: usize = 4096;
@@ -119,10 +121,6 @@ fn write(list: &Mutex<Inner>, posted: Posted) {
     }
     inner.kept.push_back(line.clone());
     inner.followers.retain(|follower| follower.send(line.clone()).is_ok());
-}
-
-fn locked(list: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
-    list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

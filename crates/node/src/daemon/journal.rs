@@ -21,7 +21,7 @@ use takeover::{Engine, Notice, Progress};
 
 use super::events::Events;
 use super::inbox::{Inbox, Post};
-use super::membership;
+use super::{locked, membership};
 
 /// How often the ring is read when nobody rings.
 const DRAIN: Duration = Duration::from_millis(10);
@@ -159,7 +159,7 @@ impl Keeper {
 
     fn tell(&self) {
         let mut engine = self.engine.borrow_mut();
-        let mut report = self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut report = locked(&self.report);
         report.progress = engine.progress().clone();
         report.journal = engine.journal_stats();
         for notice in engine.take_notices() {

@@ -23,7 +23,7 @@ mod stranger;
 pub use operator_socket::{Question, SOCKET};
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
@@ -164,6 +164,11 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         Ok(result) => result,
         Err(_) => bail!("the membership thread failed; its message stands above"),
     }
+}
+
+/// What threads share for operators to read. A thread that panicked does not take it with it.
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn preflight(config: &Config) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use cluster::Role;
 use datapath::{Counters, FlowState, FlowTable};
 use serde_json::{Map, Value, json};
 
-use super::{journal, membership, notices};
+use super::{journal, locked, membership, notices};
 use crate::config::Config;
 
 /// Where the parts of the answer come from.
@@ -134,8 +134,4 @@ fn stats(stats: &::journal::Stats) -> Value {
         "over_flow_budget": stats.over_flow_budget,
         "over_total_budget": stats.over_total_budget,
     })
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
