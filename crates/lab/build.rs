@@ -13,7 +13,8 @@ fn main() {
     let asm = format!("/usr/include/{arch}-linux-gnu");
     SkeletonBuilder::new()
         .source(SOURCE)
-        .clang_args(["-Wall", "-Werror", "-idirafter", &asm])
+        // v3: atomic operations that return what was there before.
+        .clang_args(["-Wall", "-Werror", "-mcpu=v3", "-idirafter", &asm])
         .build_and_generate(out.join("wire.skel.rs"))
         .expect("cannot compile the wire's BPF program: are clang and linux-libc-dev installed?");
     println!("cargo:rerun-if-changed={SOURCE}");

@@ -18,6 +18,7 @@ use std::{
 use crate::{
     error::{Doing, Result},
     sys::{NetNs, set_int_option},
+    wires::{MARK_DAMAGED, MARK_DELAYED},
 };
 
 /// Nanosecond pcap, in the byte order of this machine.
@@ -174,9 +175,27 @@ fn open_tap(index: u32) -> io::Result<OwnedFd> {
         mr_alen: 0,
         mr_address: [0; 8],
     };
-    // SAFETY: both structs outlive the calls and the lengths are theirs.
+    // A frame that comes back to its cable from a detour was seen when it came first.
+    let mark = (libc::SKF_AD_OFF + libc::SKF_AD_MARK) as u32;
+    let mut program = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), mark),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (2, 0), MARK_DAMAGED),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (1, 0), MARK_DELAYED),
+        step(libc::BPF_RET | libc::BPF_K, (0, 0), u32::MAX),
+        step(libc::BPF_RET | libc::BPF_K, (0, 0), 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: all structs outlive the calls and the lengths are theirs.
     let refused = unsafe {
-        libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) < 0
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const filter).cast(),
+            size_of_val(&filter) as u32,
+        ) < 0
+            || libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32)
+                < 0
             || libc::setsockopt(
                 fd.as_raw_fd(),
                 libc::SOL_PACKET,
@@ -186,6 +205,11 @@ fn open_tap(index: u32) -> io::Result<OwnedFd> {
             ) < 0
     };
     if refused { Err(io::Error::last_os_error()) } else { Ok(fd) }
+}
+
+/// One instruction of a socket filter; `jumps` if true and if false.
+fn step(code: u32, jumps: (u8, u8), k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: jumps.0, jf: jumps.1, k }
 }
 
 /// The capture thread: drains the socket, flushes when it is empty, ends when `stop` is

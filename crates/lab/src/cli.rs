@@ -25,7 +25,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::{
-    CaptureOptions, Child, Cut, Kill, Lab, Link, Node, NodeSpec, Rate, Way,
+    CaptureOptions, Chance, Child, Cut, Faults, Flip, Kill, Lab, Link, Node, NodeSpec, Rate, Slow,
+    Way, Where,
     control::{Answer, Remote, Request, Server, Status, Stopped},
 };
 
@@ -67,8 +68,14 @@ enum LabCommand {
     Resume(OnHost),
     /// Cut a link: frames are lost without a sign
     Cut(CutArgs),
-    /// Heal a link
+    /// Heal a link: cuts and faults
     Heal(OnLink),
+    /// Make a link bad: frames are lost, doubled, delayed, …
+    Fault(FaultArgs),
+    /// Flip one bit in a process
+    Flip(FlipArgs),
+    /// Give a host less CPU time or memory
+    Slow(SlowArgs),
     /// Show hosts and links
     Status(StatusArgs),
     /// Take a lab down
@@ -195,6 +202,87 @@ enum Only {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true)
+    .args(["loss", "dup", "reorder", "corrupt", "delay", "jitter", "clear"]))]
+struct FaultArgs {
+    #[command(flatten)]
+    on: OnLink,
+    /// Which way, as the host at the cable's end sees it
+    #[arg(long, value_enum, default_value_t = Ways::Both)]
+    way: Ways,
+    /// A frame is lost: a probability, such as 0.1 or 10%
+    #[arg(long, value_name = "P", default_value = "0")]
+    loss: Chance,
+    /// A frame arrives twice
+    #[arg(long, value_name = "P", default_value = "0")]
+    dup: Chance,
+    /// A frame is overtaken by the next
+    #[arg(long, value_name = "P", default_value = "0")]
+    reorder: Chance,
+    /// A bit of a frame is flipped, so that a checksum catches it
+    #[arg(long, value_name = "P", default_value = "0")]
+    corrupt: Chance,
+    /// A frame takes so much longer
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = milliseconds)]
+    delay: Duration,
+    /// The delay varies by so much up and down
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = milliseconds)]
+    jitter: Duration,
+    /// The same seed brings the same luck
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// End the link's faults
+    #[arg(long, conflicts_with_all = ["loss", "dup", "reorder", "corrupt", "delay", "jitter", "seed"])]
+    clear: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Ways {
+    /// What the host sends
+    From,
+    /// What the host is sent
+    To,
+    /// Both
+    Both,
+}
+
+#[derive(Debug, Args)]
+struct FlipArgs {
+    #[command(flatten)]
+    which: Which,
+    /// The host: client, a, b
+    host: String,
+    /// A process whose name or command line contains this
+    #[arg(long, value_name = "NAME")]
+    process: String,
+    /// Where the bit is
+    #[arg(long = "where", value_enum)]
+    place: Where,
+    /// Chooses process, thread and bit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true)
+    .args(["cpu", "memory", "clear"]))]
+struct SlowArgs {
+    #[command(flatten)]
+    which: Which,
+    /// The host: client, a, b
+    host: String,
+    /// CPU time for the whole host, in percent of one CPU
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    cpu: Option<u32>,
+    /// Memory for the whole host, MiB
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    memory: Option<u64>,
+    /// Lift both limits
+    #[arg(long, conflicts_with_all = ["cpu", "memory"])]
+    clear: bool,
+}
+
+#[derive(Debug, Args)]
 struct StatusArgs {
     #[command(flatten)]
     which: Which,
@@ -252,6 +340,36 @@ pub fn run(args: LabArgs, product: &dyn Product) -> anyhow::Result<ExitCode> {
         LabCommand::Heal(on) => {
             tell(&on.which, Request::Heal(on.link.clone()))?;
             println!("{}: healed", on.link);
+        }
+        LabCommand::Fault(args) => {
+            let ways = match args.way {
+                Ways::From => vec![Way::FromHost],
+                Ways::To => vec![Way::ToHost],
+                Ways::Both => Way::BOTH.to_vec(),
+            };
+            let faults = Faults {
+                loss: args.loss,
+                duplicate: args.dup,
+                reorder: args.reorder,
+                corrupt: args.corrupt,
+                delay: args.delay,
+                jitter: args.jitter,
+                seed: args.seed,
+            };
+            tell(&args.on.which, Request::Fault(args.on.link.clone(), ways, faults))?;
+            println!("{}: faults: {faults}", args.on.link);
+        }
+        LabCommand::Flip(FlipArgs { which, host, process, place, seed }) => {
+            let request = Request::Flip(host.clone(), Flip { process, place, seed });
+            match tell(&which, request)? {
+                Answer::Flipped(flipped) => println!("{host}: {flipped}"),
+                other => bail!("the keeper gave an odd answer: {other:?}"),
+            }
+        }
+        LabCommand::Slow(args) => {
+            let slow = Slow { cpu_percent: args.cpu, memory_mib: args.memory };
+            tell(&args.which, Request::Slow(args.host.clone(), slow))?;
+            println!("{}: {slow}", args.host);
         }
         LabCommand::Status(args) => {
             let status = find(&args.which)?.status()?;
@@ -380,30 +498,50 @@ fn stop_on_signals() -> anyhow::Result<OwnedFd> {
 fn execute(lab: &Remote, exec: &Exec) -> anyhow::Result<ExitCode> {
     let host = lab.host(&exec.host)?;
     let (program, args) = exec.command.split_first().expect("clap requires one");
-    let mut child = host.interactive(program).args(args).spawn()?;
-    pass_signals_on(&child)?;
+    let signals = hold_signals()?;
+    let mut command = host.interactive(program);
+    let before = signals.before;
+    // SAFETY: between fork and exec only the thread's signal mask is set.
+    unsafe { command.as_std_mut().pre_exec(move || Ok(before.thread_set_mask()?)) };
+    let mut child = command.args(args).spawn()?;
+    signals.pass_on(&child)?;
     let status = child.wait()?;
     let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// From now on, signals meant to end this process end the child first. What a terminal
-/// sends on Ctrl-C reaches the child by itself.
-fn pass_signals_on(child: &Child) -> anyhow::Result<()> {
-    let forward = [Signal::SIGTERM, Signal::SIGHUP];
-    let mut set = SigSet::empty();
-    forward.into_iter().chain([Signal::SIGINT, Signal::SIGQUIT]).for_each(|s| set.add(s));
-    set.thread_block()?; // after the spawn, so the child does not inherit it
-    let pidfd = child.process.pidfd.as_fd().try_clone_to_owned()?;
-    std::thread::spawn(move || {
-        let child = crate::sys::Pidfd::from(pidfd);
-        while let Ok(signal) = set.wait() {
-            if forward.contains(&signal) {
-                let _ = child.signal(signal as i32); // it may have ended
+/// Signals meant to end this process, which wait while there is no child to pass them to.
+struct HeldSignals {
+    held: SigSet,
+    before: SigSet,
+}
+
+/// Of these, what a terminal sends on Ctrl-C reaches the child by itself.
+const PASSED_ON: [Signal; 2] = [Signal::SIGTERM, Signal::SIGHUP];
+
+/// Before the child is there, or a signal that comes just then ends this process alone. The
+/// child inherits the mask, and has to set back the one `before`.
+fn hold_signals() -> anyhow::Result<HeldSignals> {
+    let mut held = SigSet::empty();
+    PASSED_ON.into_iter().chain([Signal::SIGINT, Signal::SIGQUIT]).for_each(|s| held.add(s));
+    let before = held.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
+    Ok(HeldSignals { held, before })
+}
+
+impl HeldSignals {
+    /// From now on, and from before, they end the child first.
+    fn pass_on(self, child: &Child) -> anyhow::Result<()> {
+        let pidfd = child.process.pidfd.as_fd().try_clone_to_owned()?;
+        std::thread::spawn(move || {
+            let child = crate::sys::Pidfd::from(pidfd);
+            while let Ok(signal) = self.held.wait() {
+                if PASSED_ON.contains(&signal) {
+                    let _ = child.signal(signal as i32); // it may have ended
+                }
             }
-        }
-    });
-    Ok(())
+        });
+        Ok(())
+    }
 }
 
 fn table(status: &Status) -> String {
@@ -435,7 +573,37 @@ fn table(status: &Status) -> String {
         let (from, to) = (l.dropped_from_host, l.dropped_to_host);
         out += &format!("{:14} {state:10} {from:>17} {to:>15}\n", l.name);
     }
+    let faults = faults(status);
+    if !faults.is_empty() {
+        out += &format!("\nFAULTS\n{}", faults.join("\n"));
+        out.push('\n');
+    }
     out
+}
+
+/// A line for each fault that is on.
+fn faults(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    for h in status.hosts.iter().filter(|h| h.slow != Slow::default()) {
+        lines.push(format!("{:14} {}", h.name, h.slow));
+    }
+    for l in &status.links {
+        for (way, w) in [("from host", &l.from_host), ("to host", &l.to_host)] {
+            if !w.faults.is_none() {
+                let (faults, c) = (w.faults, w.counts);
+                lines.push(format!("{:14} {way:10} {faults}", l.name));
+                lines.push(format!(
+                    "{:25} so far: lost {}, doubled {}, overtaken {}, corrupted {}, delayed {}, \
+                     no room for {}",
+                    "", c.lost, c.duplicated, c.reordered, c.corrupted, c.delayed, c.overflowed
+                ));
+            }
+            if w.armed {
+                lines.push(format!("{:14} {way:10} a trip is armed", l.name));
+            }
+        }
+    }
+    lines
 }
 
 /// A signal by name, with or without SIG, or by number.
@@ -455,6 +623,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     parsed.ok_or_else(|| format!("\"{text}\" is not a number of seconds"))
 }
 
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse().ok().map(|ms: f64| ms / 1000.0);
+    let parsed = parsed.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    // An hour: so that sums of such times stay far from any limit.
+    let parsed = parsed.filter(|time| *time <= Duration::from_secs(3600));
+    parsed.ok_or_else(|| format!("\"{text}\" is not a number of milliseconds up to an hour"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -466,6 +642,8 @@ mod tests {
         assert_eq!(signal_number("15"), Ok(15));
         assert!(signal_number("0").is_err() && signal_number("nope").is_err());
         assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(milliseconds("1.5"), Ok(Duration::from_micros(1500)));
+        assert!(milliseconds("-1").is_err() && milliseconds("3600001").is_err());
         assert!(seconds("-1").is_err() && seconds("5s").is_err() && seconds("1e99").is_err());
     }
 }

@@ -26,14 +26,17 @@ use crate::{
     sys::{self, Pidfd},
 };
 
+/// Most cgroups a host has: cgroup2, and two controllers of version 1.
+const PROCS: usize = 3;
+
 /// A command to run inside a host. Like [`std::process::Command`]; the process leads a
 /// process group of its own and starts in the caller's working directory.
 #[derive(Debug)]
 pub struct Command {
     inner: process::Command,
     host: Host,
-    /// The host's `cgroup.procs` during [`spawn`](Self::spawn), for the child.
-    cgroup_procs: Arc<AtomicI32>,
+    /// Each `cgroup.procs` of the host during [`spawn`](Self::spawn), for the child; -1 is none.
+    cgroup_procs: Arc<[AtomicI32; PROCS]>,
 }
 
 impl Command {
@@ -46,17 +49,18 @@ impl Command {
         if own_group {
             inner.process_group(0);
         }
-        let cgroup_procs = Arc::new(AtomicI32::new(-1));
+        let cgroup_procs = Arc::new([const { AtomicI32::new(-1) }; PROCS]);
         let procs = cgroup_procs.clone();
-        // SAFETY: between fork and exec only write(2) is called, on a descriptor that
+        // SAFETY: between fork and exec only write(2) is called, on descriptors that
         // `spawn` keeps open meanwhile. "0" moves the writing process into the cgroup.
         unsafe {
             inner.pre_exec(move || {
-                let fd = procs.load(SeqCst);
-                match libc::write(fd, c"0".as_ptr().cast(), 1) {
-                    1 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
+                for fd in procs.iter().map(|fd| fd.load(SeqCst)).filter(|fd| *fd >= 0) {
+                    if libc::write(fd, c"0".as_ptr().cast(), 1) != 1 {
+                        return Err(io::Error::last_os_error());
+                    }
                 }
+                Ok(())
             });
         }
         Command { inner, host, cgroup_procs }
@@ -117,11 +121,15 @@ impl Command {
         let host = self.host.running()?;
         let inner = &mut self.inner;
         let program = inner.get_program().to_string_lossy().into_owned();
-        self.cgroup_procs.store(host.cgroup_procs.as_raw_fd(), SeqCst);
         // Held until the child is on the host's list: a host that hangs or dies either does
         // so before, and refuses, or afterwards, and takes this child with it.
         let mut children = host.children();
         children.accept(&host.name)?;
+        let procs = host.procs(); // kept from changing by the lock above
+        assert!(procs.len() <= PROCS);
+        for (n, slot) in self.cgroup_procs.iter().enumerate() {
+            slot.store(procs.get(n).map_or(-1, |fd| fd.as_raw_fd()), SeqCst);
+        }
         let (child, pidfd) = sys::on_thread(|| {
             host.init
                 .pidfd

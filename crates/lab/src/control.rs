@@ -28,12 +28,16 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::{Doing, Error, Result},
     fault::{Cut, Kill, LinkStatus},
+    faults::Faults,
+    flip::{Flip, Flipped},
     host::{Host, Running},
     init::Init,
     lab::Lab,
     rundir::{self, base_dir},
     sys::{self, Pidfd},
+    throttle::{self, Slow},
     topology::HostSpec,
+    wires::Way,
 };
 
 /// How long the kernel may take to end a keeper and release its lock.
@@ -62,6 +66,12 @@ pub enum Request {
     Cut(String, Cut),
     /// Answer: [`Answer::Done`].
     Heal(String),
+    /// Link, ways, and what befalls frames there from now on. Answer: [`Answer::Done`].
+    Fault(String, Vec<Way>, Faults),
+    /// Host, and which bit. Answer: [`Answer::Flipped`].
+    Flip(String, Flip),
+    /// Host, and how slow it is from now on. Answer: [`Answer::Done`].
+    Slow(String, Slow),
     /// Takes the lab down. Answer: [`Answer::Done`], once nothing is left.
     Down,
 }
@@ -88,6 +98,8 @@ pub enum Answer {
         /// Their ids as seen from outside.
         pids: Vec<u32>,
     },
+    /// The bit that was flipped.
+    Flipped(Flipped),
     /// It could not be done; a sentence for people.
     Error(String),
 }
@@ -122,6 +134,8 @@ pub struct HostStatus {
     pub processes: usize,
     /// The node daemon's process, if one was started and runs.
     pub daemon_pid: Option<u32>,
+    /// How slow it has been made.
+    pub slow: Slow,
 }
 
 impl Lab {
@@ -138,6 +152,7 @@ impl Lab {
                 addresses: addresses.map(|(ip, _)| ip.to_string()).collect(),
                 processes: h.processes().map_or(0, |p| p.len()),
                 daemon_pid: daemon.map(|n| n.pid()),
+                slow: h.slowness().unwrap_or_default(), // one that is down is not slow
             }
         };
         Status {
@@ -176,6 +191,9 @@ impl Lab {
             Request::Resume(host) => self.resume(&host)?,
             Request::Cut(link, how) => self.cut(&link, how)?,
             Request::Heal(link) => self.heal(&link)?,
+            Request::Fault(link, ways, faults) => self.set_faults(&link, &ways, &faults)?,
+            Request::Flip(host, flip) => return Ok(Answer::Flipped(self.flip(&host, &flip)?)),
+            Request::Slow(host, slow) => self.slow(&host, &slow)?,
             Request::Down => {} // done by whoever owns the lab
         }
         Ok(Answer::Done)
@@ -368,11 +386,14 @@ impl Remote {
             let pidfd = Pidfd::open(pid)?;
             let root = sys::cgroup_root()?;
             let prefix = rundir::cgroup_prefix(&base_dir().join(&self.name))?;
-            let procs = prefix + name + "/cgroup.procs";
+            let procs = format!("{prefix}{name}/cgroup.procs");
             let flags = nix::fcntl::OFlag::O_WRONLY | nix::fcntl::OFlag::O_CLOEXEC;
             let mode = nix::sys::stat::Mode::empty();
             let procs = nix::fcntl::openat(&root, Path::new(&procs), flags, mode)?;
-            Ok::<_, io::Error>(Running::new(name, Init { pid, pidfd }, None, procs))
+            let running = Running::new(name, Init { pid, pidfd }, None, procs);
+            let slow = throttle::procs_of(&base_dir().join(&self.name), &(prefix + name))?;
+            slow.into_iter().for_each(|procs| running.add_procs(procs));
+            Ok::<_, io::Error>(running)
         };
         let running = enter().doing(|| format!("enter host {name}"))?;
         let host = Host::new(spec);
@@ -384,7 +405,7 @@ impl Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wires::Way;
+    use crate::{dice::Chance, flip::Where};
 
     /// The wire format is read by people and scripts: it changes on purpose only.
     #[test]
@@ -401,6 +422,25 @@ mod tests {
         check(
             Request::Cut("a.svc".into(), Cut { ways: vec![Way::ToHost], carrier: true }),
             r#"{"request":"cut","with":["a.svc",{"ways":["to_host"],"carrier":true}]}"#,
+        );
+        let faults =
+            Faults { loss: Chance::percent(10), delay: Duration::from_millis(5), ..Faults::NONE };
+        check(
+            Request::Fault("a.svc".into(), vec![Way::FromHost], faults),
+            concat!(
+                r#"{"request":"fault","with":["a.svc",["from_host"],{"loss":0.1,"duplicate":0.0,"#,
+                r#""reorder":0.0,"corrupt":0.0,"delay":{"secs":0,"nanos":5000000},"#,
+                r#""jitter":{"secs":0,"nanos":0},"seed":0}]}"#
+            ),
+        );
+        let flip = Flip { process: "nginx".into(), place: Where::Heap, seed: 7 };
+        check(
+            Request::Flip("a".into(), flip),
+            r#"{"request":"flip","with":["a",{"process":"nginx","place":"heap","seed":7}]}"#,
+        );
+        check(
+            Request::Slow("a".into(), Slow { cpu_percent: Some(20), memory_mib: None }),
+            r#"{"request":"slow","with":["a",{"cpu_percent":20,"memory_mib":null}]}"#,
         );
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
+    faults::{FaultCounts, Faults},
     host::{Host, ProcessInfo},
     lab::Lab,
     topology::Link,
@@ -85,10 +86,25 @@ pub struct LinkStatus {
     pub cut_to_host: bool,
     /// Whether the host sees no carrier.
     pub no_carrier: bool,
-    /// Frames from the host that were swallowed.
+    /// Frames from the host that a cut swallowed.
     pub dropped_from_host: u64,
-    /// Frames to the host that were swallowed.
+    /// Frames to the host that a cut swallowed.
     pub dropped_to_host: u64,
+    /// What else befalls frames from the host.
+    pub from_host: WayStatus,
+    /// What else befalls frames to the host.
+    pub to_host: WayStatus,
+}
+
+/// One way of a cable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// The faults that are on.
+    pub faults: Faults,
+    /// What they have done so far.
+    pub counts: FaultCounts,
+    /// Whether a trip is armed.
+    pub armed: bool,
 }
 
 impl Lab {
@@ -103,7 +119,7 @@ impl Lab {
                 let daemon = self.node(host).map(|n| n.pid());
                 let what = matching.as_deref().unwrap_or("the server");
                 self.kill_processes(host, *signal, what, |p| match matching {
-                    Some(m) => p.name.contains(m) || p.command.iter().any(|a| a.contains(m)),
+                    Some(m) => p.matches(m),
                     None => Some(p.pid) != daemon,
                 })
             }
@@ -212,12 +228,14 @@ impl Lab {
         Ok(())
     }
 
-    /// Heals a link entirely, both ways and the carrier. The cables of a host that is down
-    /// stay silent until it boots.
+    /// Heals a link entirely, both ways: cuts, faults, trips and the carrier. The cables of
+    /// a host that is down stay silent until it boots.
     ///
     /// # Errors
     /// [`Error::NoLink`].
     pub fn heal(&self, link: &str) -> Result<()> {
+        self.disarm(link)?;
+        self.clear_faults(link)?;
         let cables = self.topology.cables(link)?;
         for &(host, link) in &cables {
             self.set_carrier(host, link, true)?;
@@ -245,12 +263,18 @@ impl Lab {
     /// Every cable's state, host by host.
     pub fn links(&self) -> Vec<LinkStatus> {
         let mut out = Vec::new();
+        // Reading them fails only for want of memory or threads; the rest is told all the same.
+        let late = self.switch.late_drops().unwrap_or_default();
         for host in self.hosts() {
             let spec = host.spec();
             let cut = self.switch.wires.cut_state(spec.index);
             for &link in spec.links() {
                 let is_cut = |way| cut & cut_bits(&[link], &[way]) != 0;
                 let dropped = |way| self.switch.wires.dropped(spec.index, link, way);
+                let way = |way| {
+                    let (faults, counts) = self.faults(spec.index, link, way, &late);
+                    WayStatus { faults, counts, armed: self.is_armed(spec.index, link, way) }
+                };
                 out.push(LinkStatus {
                     name: spec.port(link),
                     cut_from_host: is_cut(Way::FromHost),
@@ -258,6 +282,8 @@ impl Lab {
                     no_carrier: self.is_carrier_off(spec.index, link),
                     dropped_from_host: dropped(Way::FromHost),
                     dropped_to_host: dropped(Way::ToHost),
+                    from_host: way(Way::FromHost),
+                    to_host: way(Way::ToHost),
                 });
             }
         }

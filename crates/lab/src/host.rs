@@ -16,6 +16,7 @@ use crate::{
     error::{Doing, Error, Result},
     init::{Control, Init},
     sys,
+    throttle::{Slow, Throttle},
     topology::{HostSpec, Link},
 };
 
@@ -34,7 +35,10 @@ struct Shared {
 pub(crate) struct Running {
     pub(crate) name: String,
     pub(crate) init: Init,
-    pub(crate) cgroup_procs: OwnedFd,
+    /// `cgroup.procs` of each of its cgroups.
+    procs: Mutex<Vec<Arc<OwnedFd>>>,
+    throttle: Mutex<Throttle>,
+    slow: Mutex<Slow>,
     /// `None` in a process that is not the keeper.
     control: Option<Control>,
     children: Mutex<Children>,
@@ -73,6 +77,13 @@ pub struct ProcessInfo {
     pub name: String,
     /// Its arguments, the program first.
     pub command: Vec<String>,
+}
+
+impl ProcessInfo {
+    /// Whether its name or one of its arguments contains `text`.
+    pub fn matches(&self, text: &str) -> bool {
+        self.name.contains(text) || self.command.iter().any(|arg| arg.contains(text))
+    }
 }
 
 impl Host {
@@ -128,6 +139,14 @@ impl Host {
         self.running().is_ok_and(|r| r.children().hung)
     }
 
+    /// How slow it has been made.
+    ///
+    /// # Errors
+    /// [`Error::HostDown`].
+    pub fn slowness(&self) -> Result<Slow> {
+        Ok(self.running()?.slow())
+    }
+
     /// The id, outside the host, of its first process.
     ///
     /// # Errors
@@ -169,25 +188,7 @@ impl Host {
     /// # Errors
     /// [`Error::HostDown`].
     pub fn processes(&self) -> Result<Vec<ProcessInfo>> {
-        let running = self.running()?;
-        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid"));
-        let ours = namespace(running.init.pid).doing(|| format!("look into {}", self.name()))?;
-        let mut found = Vec::new();
-        for entry in fs::read_dir("/proc").doing(|| "list processes".to_owned())? {
-            let entry = entry.doing(|| "list processes".to_owned())?;
-            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-                continue;
-            };
-            // Processes come and go while we look: what cannot be read is gone.
-            if pid == running.init.pid || !namespace(pid).is_ok_and(|n| n == ours) {
-                continue;
-            }
-            let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            let command = read("cmdline").split_terminator('\0').map(str::to_owned).collect();
-            found.push(ProcessInfo { pid, name: read("comm").trim_end().to_owned(), command });
-        }
-        found.sort_by_key(|p| p.pid);
-        Ok(found)
+        self.running()?.processes()
     }
 
     /// Sends a signal to those of its processes that `which` picks, and says which.
@@ -222,12 +223,63 @@ impl Running {
         control: Option<Control>,
         cgroup_procs: OwnedFd,
     ) -> Running {
-        let children = Mutex::default();
-        Running { name: name.to_owned(), init, cgroup_procs, control, children }
+        Running {
+            name: name.to_owned(),
+            init,
+            procs: Mutex::new(vec![Arc::new(cgroup_procs)]),
+            throttle: Mutex::default(),
+            slow: Mutex::default(),
+            control,
+            children: Mutex::default(),
+        }
+    }
+
+    /// What processes that are started from now on join. Locked after `children`.
+    pub(crate) fn procs(&self) -> Vec<Arc<OwnedFd>> {
+        self.procs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn add_procs(&self, procs: OwnedFd) {
+        self.procs.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(procs));
+    }
+
+    /// Locked after `children`.
+    pub(crate) fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn slow(&self) -> Slow {
+        *self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_slow(&self, slow: Slow) {
+        *self.slow.lock().unwrap_or_else(PoisonError::into_inner) = slow;
     }
 
     pub(crate) fn children(&self) -> MutexGuard<'_, Children> {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its processes except the first.
+    pub(crate) fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid"));
+        let ours = namespace(self.init.pid).doing(|| format!("look into {}", self.name))?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").doing(|| "list processes".to_owned())? {
+            let entry = entry.doing(|| "list processes".to_owned())?;
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+                continue;
+            };
+            // Processes come and go while we look: what cannot be read is gone.
+            if pid == self.init.pid || !namespace(pid).is_ok_and(|n| n == ours) {
+                continue;
+            }
+            let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let command = read("cmdline").split_terminator('\0').map(str::to_owned).collect();
+            found.push(ProcessInfo { pid, name: read("comm").trim_end().to_owned(), command });
+        }
+        found.sort_by_key(|p| p.pid);
+        Ok(found)
     }
 
     /// Stops (`true`) or continues every process at one instant. Only the keeper can.

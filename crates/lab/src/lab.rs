@@ -16,6 +16,7 @@ use nix::fcntl::OFlag;
 use crate::{
     capture::{Capture, CaptureOptions, Tap},
     error::{Doing, Error, Result},
+    faults::Faults,
     host::{Host, Running},
     init::Init,
     node::Node,
@@ -23,6 +24,7 @@ use crate::{
     rundir::{self, RunDir},
     sys,
     topology::{Link, Topology},
+    trip::Trips,
     wires::{Rate, Switch, Way, bridge_index, cut_bits, host_index, open_socket, port_index},
 };
 
@@ -98,13 +100,14 @@ impl Builder {
         let cables = topology
             .hosts()
             .iter()
-            .map(|_| self.rates.map(|rate| Cable { rate, carrier_off: false }));
+            .map(|_| self.rates.map(|rate| Cable { rate, ..Cable::default() }));
         let lab = Lab {
             switch: Switch::new(self.mtu)?,
             hosts,
             cables: Mutex::new(cables.collect()),
             nodes: Mutex::default(),
             taps: Mutex::default(),
+            trips: Trips::default(),
             steadfast: self.steadfast.or_else(|| std::env::var_os("STEADFAST_BIN").map(Into::into)),
             artifacts: self.artifacts,
             keep: AtomicBool::new(false),
@@ -118,10 +121,12 @@ impl Builder {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Cable {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cable {
     rate: Option<Rate>,
     carrier_off: bool,
+    /// By way.
+    pub(crate) faults: [Faults; 2],
 }
 
 /// A running lab. Dropping it takes it down: processes, namespaces, links, files.
@@ -134,6 +139,7 @@ pub struct Lab {
     cables: Mutex<Vec<[Cable; 2]>>,
     pub(crate) nodes: Mutex<BTreeMap<String, Arc<Node>>>,
     taps: Mutex<Vec<Arc<Tap>>>,
+    pub(crate) trips: Trips,
     pub(crate) steadfast: Option<PathBuf>,
     artifacts: Option<PathBuf>,
     keep: AtomicBool,
@@ -181,7 +187,7 @@ impl Lab {
     }
 
     /// Boots a host that was killed: new kernel objects, the same addresses and MACs, all
-    /// its links healed once everything is in place.
+    /// its links healed once everything is in place. Faults of its cables stay as they are.
     ///
     /// # Errors
     /// There is no such host, [`Error::HostUp`], or what the kernel refused.
@@ -194,6 +200,7 @@ impl Lab {
         }
         let all = cut_bits(&Link::ALL, &Way::BOTH);
         self.switch.wires.cut(spec.index, all);
+        self.discard_held(spec.index); // from before its death
         let (cgroup, cgroup_procs) = self.make_cgroup(host.name())?;
         let (init, control) = Init::start(host.name(), self.dir(), cgroup)?;
         let running = Running::new(host.name(), init, Some(control), cgroup_procs);
@@ -219,20 +226,19 @@ impl Lab {
     ///
     /// `svc` or `clu`: the link's bridge, that is every frame that a cable let through into
     /// the switch. `a.svc`: that cable's end in the switch; frames towards the host are
-    /// seen after the cut, frames from the host before it, so this shows what a host whose
-    /// cable is cut still tries to send.
+    /// seen after cut and faults, frames from the host before them, so this shows what a host
+    /// whose cable is cut still tries to send. A duplicate that a fault makes of a host's frame
+    /// is seen behind that cable only.
     ///
     /// # Errors
     /// [`Error::NoLink`], or the kernel refuses a packet socket.
     pub fn capture(&self, point: &str, options: CaptureOptions) -> Result<Capture> {
-        let index = match self.topology.cables(point)?.as_slice() {
-            _ if point == "svc" || point == "service" => bridge_index(Link::Service),
-            _ if point == "clu" || point == "cluster" => bridge_index(Link::Cluster),
-            [(host, link)] => port_index(*host, *link),
-            cables => {
-                let names = cables.iter().map(|&(h, l)| self.topology.hosts()[h].port(l));
-                let known = names.collect::<Vec<_>>().join(", ");
-                return Err(Error::NoLink { name: point.to_owned(), known });
+        let index = match point {
+            "svc" | "service" => bridge_index(Link::Service),
+            "clu" | "cluster" => bridge_index(Link::Cluster),
+            _ => {
+                let (host, link) = self.topology.cable(point)?;
+                port_index(host, link)
             }
         };
         let capture = Capture::start(&self.switch.ns, index, self.dir(), point, options)?;
@@ -281,7 +287,7 @@ impl Lab {
         })
     }
 
-    fn cables(&self) -> MutexGuard<'_, Vec<[Cable; 2]>> {
+    pub(crate) fn cables(&self) -> MutexGuard<'_, Vec<[Cable; 2]>> {
         self.cables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -317,6 +323,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        self.trips.stop();
         let running: Vec<_> = self.hosts.iter().filter_map(|h| h.slot().take()).collect();
         // Nothing can be done about a failure here; what is left is swept by the next lab.
         for host in &running {

@@ -171,6 +171,14 @@ impl Socket {
         self.call(Request::new(libc::RTM_NEWLINK, 0, &ifinfo(index, flags, libc::IFF_UP)))
     }
 
+    /// Sets how many frames may wait in front of an interface.
+    pub(crate) fn set_queue_len(&self, index: u32, frames: u32) -> io::Result<()> {
+        self.call(
+            Request::new(libc::RTM_NEWLINK, 0, &ifinfo(index, 0, 0))
+                .attr(libc::IFLA_TXQLEN, &frames.to_ne_bytes()),
+        )
+    }
+
     /// Removes an interface; one that is already gone is fine.
     pub(crate) fn delete(&self, index: u32) -> io::Result<()> {
         match self.ask(Request::new(libc::RTM_DELLINK, 0, &ifinfo(index, 0, 0))) {

@@ -19,7 +19,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::{
     error::{Doing, Error, Result},
-    sys,
+    sys, throttle,
     topology::check_name,
 };
 
@@ -123,18 +123,21 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// Removes the cgroups of a lab whose processes have ended or are about to.
 fn remove_cgroups(dir: &Path) -> io::Result<()> {
-    let root = sys::cgroup_root()?;
     let prefix = cgroup_prefix(dir)?;
-    let flags = nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_CLOEXEC;
-    let mut dir = nix::dir::Dir::openat(root.as_fd(), ".", flags, nix::sys::stat::Mode::empty())?;
-    let mut names = Vec::new();
-    for entry in dir.iter() {
-        names.push(entry?.file_name().to_string_lossy().into_owned());
+    for place in throttle::places(dir)?.into_iter().chain([sys::cgroup_root()?]) {
+        let flags = nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_CLOEXEC;
+        let mode = nix::sys::stat::Mode::empty();
+        let mut listing = nix::dir::Dir::openat(place.as_fd(), ".", flags, mode)?;
+        let mut names = Vec::new();
+        for entry in listing.iter() {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names
+            .iter()
+            .filter(|n| n.starts_with(&prefix))
+            .try_for_each(|n| sys::remove_cgroup(place.as_fd(), n))?;
     }
-    names
-        .iter()
-        .filter(|n| n.starts_with(&prefix))
-        .try_for_each(|n| sys::remove_cgroup(root.as_fd(), n))
+    Ok(())
 }
 
 fn lock_base(base: &Path) -> Result<Flock<File>> {

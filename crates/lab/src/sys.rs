@@ -222,7 +222,8 @@ pub(crate) fn remove_cgroup(root: BorrowedFd<'_>, name: &str) -> io::Result<()> 
         }
     }
     inner.iter().try_for_each(|child| remove_cgroup(dir.as_fd(), child))?;
-    let events = open(dir.as_fd(), "cgroup.events", OFlag::empty())?;
+    // A cgroup of version 1 has no such file: there is only the time limit below.
+    let events = open(dir.as_fd(), "cgroup.events", OFlag::empty()).ok();
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         match unlinkat(root, name, UnlinkatFlags::RemoveDir) {
@@ -232,7 +233,8 @@ pub(crate) fn remove_cgroup(root: BorrowedFd<'_>, name: &str) -> io::Result<()> 
         }
         // The kernel raises POLLPRI when the last process is gone. It may have done so
         // before we began to listen, hence the limit.
-        poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLPRI)], 10u16)?;
+        let watch = events.as_ref().map(|e| PollFd::new(e.as_fd(), PollFlags::POLLPRI));
+        poll(watch.into_iter().collect::<Vec<_>>().as_mut_slice(), 10u16)?;
     }
 }
 

@@ -160,6 +160,18 @@ impl Topology {
         Ok(found)
     }
 
+    /// The one cable of this name.
+    pub(crate) fn cable(&self, name: &str) -> Result<(usize, Link)> {
+        match self.cables(name)?.as_slice() {
+            &[cable] if name.contains('.') => Ok(cable),
+            cables => {
+                let names = cables.iter().map(|&(h, l)| self.hosts[h].port(l));
+                let known = names.collect::<Vec<_>>().join(", ");
+                Err(Error::NoLink { name: name.to_owned(), known })
+            }
+        }
+    }
+
     /// An `/etc/hosts` for every host of the lab.
     pub(crate) fn hosts_file(&self) -> String {
         let mut text = String::from("127.0.0.1 localhost\n::1 localhost\n");

@@ -10,21 +10,24 @@
 //! keeper holds its descriptor; when that closes, the kernel removes it all.
 
 use std::{
+    collections::BTreeMap,
     mem::{MaybeUninit, size_of},
     num::NonZeroUsize,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst},
+    sync::Arc,
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
 };
 
 use libbpf_rs::{
-    TC_EGRESS, TC_INGRESS, TcHookBuilder,
+    MapHandle, TC_EGRESS, TC_INGRESS, TcHookBuilder,
     skel::{OpenSkel, SkelBuilder},
 };
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    detour::{Detours, Holding, KINDS, Kind},
     error::{Doing, Error, Result},
     netlink,
     sys::NetNs,
@@ -35,10 +38,16 @@ use crate::{
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/wire.skel.rs"));
 }
-use skel::{WireSkelBuilder, types};
+use skel::WireSkelBuilder;
+pub(crate) use skel::types;
 
 /// WIRE_PORT_BASE of the BPF program.
 const PORT_BASE: u32 = 0x100;
+/// DETOUR_BASE of the BPF program.
+const DETOUR_BASE: u32 = 0x200;
+/// What the BPF program writes on a frame that comes back to its cable.
+pub(crate) const MARK_DAMAGED: u32 = 0x5746_5344;
+pub(crate) const MARK_DELAYED: u32 = 0x5746_5345;
 /// Interface index of each link's bridge in the switch.
 const BRIDGE_BASE: u32 = 0x10;
 /// Interface index of each link inside a host.
@@ -74,7 +83,13 @@ pub(crate) fn host_index(link: Link) -> u32 {
     HOST_BASE + link.number() as u32
 }
 
-fn slot(link: Link, way: Way) -> usize {
+/// Interface index, in the switch, of a detour of a host's port.
+pub(crate) fn detour_index(host: usize, link: Link, way: Way, kind: Kind) -> u32 {
+    let port = (host * Link::ALL.len() + link.number()) as u32;
+    DETOUR_BASE + (port * Way::BOTH.len() as u32 + way as u32) * KINDS + kind as u32
+}
+
+pub(crate) fn slot(link: Link, way: Way) -> usize {
     link.number() * Way::BOTH.len() + way as usize
 }
 
@@ -89,7 +104,21 @@ pub(crate) struct Wires {
     table: NonNull<types::wire_host>,
     from_host: OwnedFd,
     to_host: OwnedFd,
+    back: OwnedFd,
+    /// Where trips are told: host * ways of a host + way.
+    pub(crate) tripped: MapHandle,
 }
+
+/// One 64-bit word of a way's row.
+macro_rules! word {
+    ($wires:expr, $host:expr, $slot:expr, $atomic:ident, $($field:ident).+) => {{
+        let way = $wires.way($host, $slot);
+        // SAFETY: in bounds and aligned, see `way`; both sides access it atomically, or the
+        // kernel side reads it only.
+        unsafe { std::sync::atomic::$atomic::from_ptr(&raw mut (*way).$($field).+) }
+    }};
+}
+pub(crate) use word;
 
 // SAFETY: `table` is a mapping that lives as long as `self`, and every access to it is an
 // atomic load, store or read-modify-write.
@@ -120,20 +149,30 @@ impl Wires {
             table: table.cast(),
             from_host: own(skel.progs.from_host.as_fd())?,
             to_host: own(skel.progs.to_host.as_fd())?,
+            back: own(skel.progs.back.as_fd())?,
+            tripped: MapHandle::try_from(&skel.maps.tripped)?,
         })
     }
 
     /// Puts the programs onto a switch port. Call inside the switch's namespace.
     pub(crate) fn attach(&self, port: u32) -> Result<()> {
-        let hook = |program: &OwnedFd, point| {
-            let mut builder = TcHookBuilder::new(program.as_fd());
-            builder.ifindex(port as i32).replace(false).handle(1).priority(1);
-            builder.hook(point)
-        };
-        let mut ingress = hook(&self.from_host, TC_INGRESS);
-        ingress.create()?; // the clsact qdisc, which serves both ways
-        ingress.attach()?;
-        hook(&self.to_host, TC_EGRESS).attach()?;
+        self.hook(port, &self.from_host, TC_INGRESS)?;
+        self.hook(port, &self.to_host, TC_EGRESS)
+    }
+
+    /// Puts the way back onto a detour. Call inside the switch's namespace.
+    pub(crate) fn attach_back(&self, detour: u32) -> Result<()> {
+        self.hook(detour, &self.back, TC_INGRESS)
+    }
+
+    fn hook(&self, index: u32, program: &OwnedFd, point: libbpf_rs::TcAttachPoint) -> Result<()> {
+        let mut builder = TcHookBuilder::new(program.as_fd());
+        builder.ifindex(index as i32).replace(false).handle(1).priority(1);
+        let mut hook = builder.hook(point);
+        if point == TC_INGRESS {
+            hook.create()?; // the clsact qdisc, which serves both ways
+        }
+        hook.attach()?;
         Ok(())
     }
 
@@ -152,13 +191,16 @@ impl Wires {
         self.cut_word(host).load(SeqCst)
     }
 
-    /// Frames swallowed so far on one way of one cable.
+    /// A way's row: see `struct wire_way_state` of the BPF program.
+    pub(crate) fn way(&self, host: usize, slot: usize) -> *mut types::wire_way_state {
+        assert!(slot < Link::ALL.len() * Way::BOTH.len());
+        // SAFETY: in bounds, see `row`.
+        unsafe { (&raw mut (*self.row(host)).ways).cast::<types::wire_way_state>().add(slot) }
+    }
+
+    /// Frames that a cut has swallowed on one way of one cable.
     pub(crate) fn dropped(&self, host: usize, link: Link, way: Way) -> u64 {
-        // SAFETY: in bounds and aligned, see `row`; the kernel side adds atomically.
-        let counter = unsafe {
-            AtomicU64::from_ptr(&raw mut (*self.row(host)).ways[slot(link, way)].dropped)
-        };
-        counter.load(SeqCst)
+        word!(self, host, slot(link, way), AtomicU64, dropped).load(SeqCst)
     }
 
     fn cut_word(&self, host: usize) -> &AtomicU32 {
@@ -222,14 +264,17 @@ impl Rate {
 /// The switch: bridges in a namespace of their own, and the cables' far ends.
 #[derive(Debug)]
 pub(crate) struct Switch {
+    pub(crate) wires: Arc<Wires>,
+    /// Before the namespace, which they live in.
+    pub(crate) detours: Detours,
     pub(crate) ns: NetNs,
-    pub(crate) wires: Wires,
     mtu: u32,
 }
 
 impl Switch {
     pub(crate) fn new(mtu: u32) -> Result<Switch> {
-        let switch = Switch { ns: NetNs::new()?, wires: Wires::load()?, mtu };
+        let (wires, detours) = (Arc::new(Wires::load()?), Detours::default());
+        let switch = Switch { wires, detours, ns: NetNs::new()?, mtu };
         switch.ns.run(|| {
             // The switch has no addresses and says nothing of its own.
             sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
@@ -319,6 +364,23 @@ impl Switch {
         })
     }
 
+    /// Makes or changes a detour.
+    pub(crate) fn detour(&self, index: u32, kind: Kind, holding: Holding) -> Result<()> {
+        self.ns.run(|| self.detours.set(&self.wires, index, kind, holding))
+    }
+
+    /// Frames that detours had no room for because their threads were late, by index.
+    pub(crate) fn late_drops(&self) -> Result<BTreeMap<u32, u64>> {
+        if self.detours.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        self.ns.run(|| {
+            let file = "/proc/thread-self/net/dev";
+            let text = std::fs::read_to_string(file).doing(|| format!("read {file}"))?;
+            Ok(crate::detour::late_drops(&text))
+        })
+    }
+
     /// Shapes the switch's end of a cable.
     pub(crate) fn shape(&self, host: &HostSpec, link: Link, rate: Option<Rate>) -> Result<()> {
         self.ns.run(|| Rate::apply(rate, &open_socket()?, port_index(host.index, link)))
@@ -327,7 +389,11 @@ impl Switch {
 
 /// Nothing in a lab waits for duplicate address detection or a router, and no reverse path
 /// filter stands in the way of hosts that share an address.
-const HOST_SYSCTLS: [(&str, &str); 10] = [
+/// The kernel's unsolicited multicast reports come in the host's first milliseconds, not
+/// at random later, so that they do not disturb the dice of bad cables.
+const HOST_SYSCTLS: [(&str, &str); 12] = [
+    ("net/ipv6/conf/all/mldv2_unsolicited_report_interval", "1"),
+    ("net/ipv6/conf/default/mldv2_unsolicited_report_interval", "1"),
     ("net/ipv6/conf/all/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv6/conf/default/dad_transmits", "0"),

@@ -143,6 +143,89 @@ fn faults_from_a_shell() {
     shell.ok("exec a -- true");
 }
 
+#[test]
+fn bad_links_slow_hosts_and_flipped_bits_from_a_shell() {
+    let shell = Shell::new();
+    shell.ok("up --name bad");
+    assert!(!shell.ok("status").contains("FAULTS"));
+    let said = shell.ok("fault a.svc --way from --loss 10% --delay 1.5 --jitter 0.5 --seed 7");
+    assert_eq!(said, "a.svc: faults: loss 10%, delay 1.5ms ± 500µs, seed 7\n");
+    let faults = |way: &str| shell.link("a.svc")[way]["faults"].clone();
+    assert_eq!(
+        (&faults("from_host")["loss"], &faults("from_host")["seed"]),
+        (&0.1.into(), &7.into())
+    );
+    assert_eq!(faults("to_host")["loss"], 0.0);
+    let status = shell.ok("status");
+    assert!(status.contains("FAULTS") && status.contains("loss 10%, delay 1.5ms"), "{status}");
+    shell.ok("fault a.svc --clear");
+    assert!(!shell.ok("status").contains("FAULTS"));
+    shell.ok("fault service --dup 1 --corrupt 0.5 --reorder 0.25");
+    assert_eq!(faults("to_host")["duplicate"], 1.0);
+    shell.ok("heal service");
+    assert!(!shell.ok("status").contains("FAULTS"));
+    // What cannot be is refused in words that help.
+    assert!(shell.error("fault a.svc").contains("--loss"));
+    assert!(shell.error("fault a.svc --loss 11").contains("use 0 to 1"));
+    assert!(shell.error("fault a.svc --loss 0.1 --clear").contains("cannot be used with"));
+    assert!(shell.error("fault d.svc --loss 0.1").contains("a.svc"));
+
+    assert_eq!(shell.ok("slow a --cpu 20"), "a: 20% of a CPU\n");
+    assert_eq!(shell.status()["hosts"][1]["slow"]["cpu_percent"], 20);
+    assert!(shell.ok("status").contains("20% of a CPU"));
+    // A command from the shell is a process of the slow host too.
+    let busy = "import time; e = time.monotonic() + 0.5; \
+                [0 for _ in iter(lambda: time.monotonic() < e, False)]; print(time.process_time())";
+    let mut exec = shell.command("exec a -- python3 -c");
+    let out = exec.arg(busy).output().unwrap();
+    let used: f64 = String::from_utf8(out.stdout).unwrap().trim().parse().unwrap();
+    assert!(used < 0.2, "{used} s of half a second");
+    assert_eq!(shell.ok("slow a --clear"), "a: full speed\n");
+    assert!(shell.error("slow a").contains("--cpu"));
+    assert!(shell.error("slow d --cpu 10").contains("its hosts are"));
+
+    let mut sleep = shell.command("exec b -- sleep 600").spawn().unwrap();
+    eventually("sleep runs", || shell.status()["hosts"][2]["processes"] == 1);
+    let said = shell.ok("flip b --process sleep --where stack --seed 3");
+    assert!(said.contains("[stack]") && said.contains("flipped"), "{said}");
+    assert!(shell.error("flip b --process nginx --where heap").contains("no process of host b"));
+    assert!(shell.error("flip b --process sleep --where disk").contains("register"));
+    shell.ok("kill b");
+    sleep.wait().unwrap();
+
+    // Version 1 cgroups, if this machine has them, go with a keeper that is killed.
+    shell.ok("slow a --cpu 20 --memory 512");
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let controllers = own.lines().flat_map(|l| l.split(':').nth(1)).flat_map(|c| c.split(','));
+    let version_1 = controllers.filter(|c| ["cpu", "memory"].contains(c)).count();
+    assert_eq!(cgroups_of_version_1("bad").len(), version_1);
+    let keeper = shell.status()["keeper_pid"].as_u64().unwrap();
+    let pid = nix::unistd::Pid::from_raw(keeper as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
+    assert!(shell.error("status").contains("no lab is running"));
+    assert_eq!(cgroups_of_version_1("bad"), Vec::<PathBuf>::new());
+}
+
+/// The lab's cgroups in mounted hierarchies of version 1, at any depth.
+fn cgroups_of_version_1(lab: &str) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let roots = mounts.lines().filter(|l| l.split(' ').nth(2) == Some("cgroup"));
+    let mut left: Vec<PathBuf> = roots.flat_map(|l| l.split(' ').nth(1)).map(Into::into).collect();
+    let mut found = Vec::new();
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.starts_with(&format!("steadfast-lab.{lab}.")) {
+                    found.push(entry.path());
+                }
+                left.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
 /// A keeper has only its open descriptors to clean up with when it is SIGKILLed.
 #[test]
 fn a_killed_keeper_leaves_nothing() {
