@@ -3,8 +3,9 @@
 //! Every safety argument of this crate is an inequality between the times below, so they are
 //! computed in one place. `d` is the drift of one clock, `D` the detection time:
 //!
-//! - lease `L = D · (1 − d)/(1 + d)`: a lease of `L` on one clock ends before `D` has passed on
-//!   any other, so a backup that waits `D` after a heartbeat loses no time to the lease.
+//! - lease `L = D · (1 − d)/(1 + d) − q`: a lease of `L` on one clock ends, and a queue of `q`
+//!   behind the fence has run empty, before `D` has passed on any other clock. So a backup that
+//!   waits `D` after a heartbeat loses no time to the lease.
 //! - solo lease: how long the kernel of a primary that serves alone goes on without its daemon.
 //! - alone wait `≥ solo lease + 2·D`: how long a node without standing waits before it serves.
 //!   Longer than any kernel can go on whose daemon is dead or frozen.
@@ -37,6 +38,9 @@ pub struct Config {
     pub detection: Nanos,
     /// How long a node that hears nobody waits before it serves alone; default 3 s.
     pub startup_wait: Nanos,
+    /// How long a segment that the fence let out may still wait in the device's queue; at most half
+    /// of the detection time, default a tenth of it.
+    pub queue: Option<Nanos>,
     /// Largest error of one clock's rate, in parts per million; default 200.
     pub drift_ppm: u32,
     /// Who decides when both links are silent; default `None`.
@@ -56,6 +60,8 @@ pub enum ConfigError {
     Detection(Nanos),
     /// Start-up wait out of bounds.
     StartupWait(Nanos),
+    /// Queue out of bounds.
+    Queue(Nanos),
     /// Drift out of bounds.
     Drift(u32),
     /// Remembered epoch out of bounds.
@@ -74,6 +80,11 @@ impl fmt::Display for ConfigError {
             ConfigError::StartupWait(ns) => write!(
                 f,
                 "start-up wait of {} ms is out of bounds: choose the detection time to 1 hour",
+                ns / MS
+            ),
+            ConfigError::Queue(ns) => write!(
+                f,
+                "a queue of {} ms is out of bounds: choose at most half of the detection time",
                 ns / MS
             ),
             ConfigError::Drift(ppm) => {
@@ -97,6 +108,7 @@ impl Config {
             prefers_primary: false,
             detection: 100 * MS,
             startup_wait: 3_000 * MS,
+            queue: None,
             drift_ppm: 200,
             arbiter: ArbiterKind::None,
             last_epoch: crate::message::Epoch(0),
@@ -114,6 +126,9 @@ impl Config {
         if !(self.detection..=3_600_000 * MS).contains(&self.startup_wait) {
             return Err(ConfigError::StartupWait(self.startup_wait));
         }
+        if self.queue() > self.detection / 2 {
+            return Err(ConfigError::Queue(self.queue()));
+        }
         if self.drift_ppm > 10_000 {
             return Err(ConfigError::Drift(self.drift_ppm));
         }
@@ -128,10 +143,15 @@ impl Config {
         (self.detection / 5).max(4 * MS)
     }
 
-    /// Length of a granted lease on the primary's clock: it has ended, in real time, before the
-    /// detection time has passed on the backup's clock.
+    /// What [`Self::queue`] is, or is by default.
+    pub fn queue(&self) -> Nanos {
+        self.queue.unwrap_or(self.detection / 10)
+    }
+
+    /// Length of a granted lease on the primary's clock: it has ended, and the queue behind the
+    /// fence is empty, in real time, before the detection time has passed on the backup's clock.
     pub fn lease(&self) -> Nanos {
-        shrink(self.detection, self.drift_ppm)
+        shrink(self.detection, self.drift_ppm).saturating_sub(self.queue())
     }
 
     /// How long the fence of a primary that serves alone stays open without its daemon.

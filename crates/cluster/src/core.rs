@@ -240,6 +240,13 @@ impl Core {
         self.peer.as_ref().map(|peer| &peer.msg).filter(|_| !self.suspected)
     }
 
+    /// Nobody listens, and not because the servers are still starting: they did listen once, or
+    /// have had the start-up wait for it.
+    pub(crate) fn servers_have_failed(&self) -> bool {
+        let starting = !self.was_ready && self.now < self.born + self.config.startup_wait;
+        !self.ready && !starting
+    }
+
     pub(crate) fn is_silent(&self) -> bool {
         self.silence() >= self.config.detection
     }

@@ -110,7 +110,7 @@ impl Core {
         if self.is_cut_off_alone(msg) {
             return self.hand_over(HandoverReason::ServiceLinkDead);
         }
-        self.was_ready && !self.ready && self.hand_over(HandoverReason::ServiceNotReady)
+        self.servers_have_failed() && self.hand_over(HandoverReason::ServiceNotReady)
     }
 
     pub(crate) fn server_crashed(&mut self) {

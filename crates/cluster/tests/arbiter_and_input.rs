@@ -234,8 +234,15 @@ fn the_times_keep_the_inequalities_that_safety_rests_on() {
                 // A lease measured on the slowest clock ends within D of the fastest.
                 let real = |span: u64, ppm: i64| span as f64 / (1.0 + ppm as f64 / 1e6);
                 let ppm = i64::from(drift_ppm);
-                let (d, lease) = (config.detection, config.lease());
-                assert!(real(lease, -ppm) <= real(d, ppm) + 1.0);
+                for queue in [None, Some(0), Some(config.detection / 2)] {
+                    config.queue = queue;
+                    config.validate().expect("in bounds");
+                    let (d, lease) = (config.detection, config.lease());
+                    let queue = config.queue() as f64;
+                    assert!(real(lease, -ppm) + queue <= real(d, ppm) + 1.0);
+                    assert!(lease > 0 && (queue > 0.0 || lease as f64 > 0.97 * d as f64));
+                }
+                let d = config.detection;
                 let unattended = real(config.solo_lease(), -ppm) + real(d, -ppm);
                 assert!(unattended < real(config.alone_wait(), ppm));
                 assert!(config.alone_wait() >= config.startup_wait);

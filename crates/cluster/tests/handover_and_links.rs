@@ -87,6 +87,22 @@ fn a_server_crash_without_an_able_backup_opens_the_fence_again() {
     assert!(pair.may_emit(B), "simplex");
 }
 
+/// Both hosts died; the one that came back first has no server that starts.
+#[test]
+fn a_primary_whose_servers_never_came_up_gives_way_to_a_backup_whose_servers_did() {
+    let mut pair = Pair::new();
+    pair.kill(B);
+    pair.expect_within(3_200, "a serves alone, or would", |p| p.is_simplex(A));
+    pair.restart(B);
+    pair.event(B, Event::ServiceReady(true));
+    pair.expect_within(200, "b takes over", |p| p.is_simplex(B));
+    assert!(pair.reported(A, handing_over(HandoverReason::ServiceNotReady)));
+    pair.run_ms(5_000);
+    assert!(pair.is_simplex(B), "and keeps the role: a has nothing to offer");
+    pair.event(A, Event::ServiceReady(true));
+    pair.expect_within(100, "duplex under b", |p| p.is_duplex(B));
+}
+
 #[test]
 fn a_backup_whose_server_is_down_keeps_the_log_and_promotes_if_it_must() {
     let mut pair = Pair::duplex();

@@ -1,13 +1,14 @@
-//! Where the programs sit: tc filters that outlive the daemon, and cgroup and sockmap links that
-//! do not.
+//! Where the programs sit: tc filters on the links, and BPF links at the root cgroup. All of them
+//! outlive the daemon.
 
 use std::fmt;
-use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_rs::{Link, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 
 use crate::Error;
+use crate::cgroup::cgroup2_root;
+use crate::pins::Pins;
 use crate::skel::DatapathSkel;
 
 #[derive(Debug, Clone, Copy)]
@@ -79,70 +80,32 @@ fn exists(ifindex: u32) -> bool {
 /// Attaches the programs that follow sockets. The root of the cgroup v2 tree is the place for
 /// them: wherever the operator runs a server, its sockets are below it. The programs themselves
 /// look only at their own network namespace and services.
-pub(crate) fn to_sockets(skel: &mut DatapathSkel<'static>) -> Result<Vec<Link>, Error> {
-    let root = |program| cgroup2_root().map_err(|source| Error::Cgroup { program, source });
-    let attach = |program, place: &str, link: libbpf_rs::Result<Link>| {
-        link.map_err(|source| Error::Attach { program, place: place.to_owned(), source })
-    };
-    let cgroup = root("sock_events")?;
+///
+/// They outlive the daemon like the filters, since a server that crashes after its daemon, while
+/// the lease still runs, must be silent too (invariant 5), and a child that has not swallowed all
+/// of its output must go on (invariant 6). A child keeps the program that swallows, and the linked
+/// `sock_events` keeps the map that the child is in. What they log is read by nobody then: the ring
+/// is full at some time, and nothing waits for it.
+pub(crate) fn to_sockets(
+    skel: &mut DatapathSkel<'static>,
+    pins: &mut Pins,
+) -> Result<Vec<Link>, Error> {
+    let program = "sock_events";
+    let cgroup = cgroup2_root().map_err(|source| Error::Cgroup { program, source })?;
     let fd = cgroup.as_raw_fd();
-    let sock_events = skel.progs.sock_events.attach_cgroup(fd);
-    let server_close = skel.progs.server_close.attach_cgroup(fd);
     let map = skel.maps.swallowing.as_fd().as_raw_fd();
-    // This one is no link: it lasts as long as the map.
+    // This one is no link: it lasts as long as the map is known to a process, and for every socket
+    // as long as that is in the map.
     let swallow = skel.progs.swallow.attach_sockmap(map);
     swallow.map_err(|source| Error::Attach {
         program: "swallow",
         place: "the socket map".into(),
         source,
     })?;
-    Ok(vec![
-        attach("sock_events", "the root cgroup", sock_events)?,
-        attach("server_close", "the root cgroup", server_close)?,
-    ])
-}
-
-/// A descriptor of the cgroup v2 root, from a mount of our own that appears nowhere in the file
-/// system: hosts mount the hierarchy in different places, or not at all.
-fn cgroup2_root() -> std::io::Result<File> {
-    // SAFETY: the string is NUL-terminated; the call has no other memory arguments.
-    let context =
-        unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), libc::FSOPEN_CLOEXEC) };
-    let context = own(context)?;
-    // SAFETY: the descriptor is open; FSCONFIG_CMD_CREATE takes no key and no value.
-    let created = unsafe {
-        libc::syscall(
-            libc::SYS_fsconfig,
-            context.as_raw_fd(),
-            libc::FSCONFIG_CMD_CREATE,
-            std::ptr::null::<u8>(),
-            std::ptr::null::<u8>(),
-            0,
-        )
-    };
-    if created < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is open; the other arguments are flags.
-    let mount =
-        unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), libc::FSMOUNT_CLOEXEC, 0) };
-    let mount = own(mount)?;
-    // fsmount() returns a path descriptor; attaching needs an open directory.
-    // SAFETY: the descriptor is open and the string NUL-terminated.
-    let directory = unsafe {
-        libc::openat(
-            mount.as_fd().as_raw_fd(),
-            c".".as_ptr(),
-            libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC,
-        )
-    };
-    own(directory.into()).map(File::from)
-}
-
-fn own(result: libc::c_long) -> std::io::Result<OwnedFd> {
-    if result < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+    let links = vec![
+        pins.keep("sock_events", &skel.progs.sock_events, |program| program.attach_cgroup(fd))?,
+        pins.keep("server_close", &skel.progs.server_close, |program| program.attach_cgroup(fd))?,
+    ];
+    pins.remove_others()?;
+    Ok(links)
 }

@@ -3,11 +3,12 @@
 
 use libbpf_rs::ProgramInput;
 
-use crate::Datapath;
+use crate::{Datapath, Error, Settings};
 
 /// `struct __sk_buff` of linux/bpf.h, of which only these fields are given or read.
 const SK_BUFF_SIZE: usize = 192;
 const MARK: usize = 8;
+const IFINDEX: usize = 40;
 const GSO_SIZE: usize = 176;
 
 /// The programs that meet frames.
@@ -39,6 +40,11 @@ pub struct Outcome {
 }
 
 impl Datapath {
+    /// [`load`](Datapath::load), doing without what came after Linux 6.12.
+    pub fn load_as_on_older_kernels(settings: &Settings) -> Result<Self, Error> {
+        Self::load_with(settings, true)
+    }
+
     /// Runs `program` on `frame`, which enters as from a device that has not verified checksums.
     pub fn run(
         &self,
@@ -47,15 +53,18 @@ impl Datapath {
         context: Context,
     ) -> libbpf_rs::Result<Outcome> {
         let progs = &self.skel.progs;
-        let program = match program {
-            Program::ServiceIn => &progs.service_in,
-            Program::ClusterIn => &progs.cluster_in,
-            Program::NodeOut => &progs.node_out,
-            Program::AdoptIn => &progs.adopt_in,
+        let [service, cluster] = self.ifindexes;
+        // Whom a frame is for is told by the address of the device that it enters from.
+        let (program, device) = match program {
+            Program::ServiceIn => (&progs.service_in, service),
+            Program::ClusterIn => (&progs.cluster_in, cluster),
+            Program::NodeOut => (&progs.node_out, service),
+            Program::AdoptIn => (&progs.adopt_in, 0),
         };
         let mut before = [0u8; SK_BUFF_SIZE];
         before[MARK..MARK + 4].copy_from_slice(&context.mark.to_ne_bytes());
         before[GSO_SIZE..GSO_SIZE + 4].copy_from_slice(&context.gso_size.to_ne_bytes());
+        before[IFINDEX..IFINDEX + 4].copy_from_slice(&device.to_ne_bytes());
         let mut after = [0u8; SK_BUFF_SIZE];
         let mut out = vec![0u8; frame.len() + 64];
         let output = program.test_run(ProgramInput {

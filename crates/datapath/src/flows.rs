@@ -102,6 +102,18 @@ pub struct FlowOptions {
     pub ecn: bool,
 }
 
+impl FlowOptions {
+    fn of(bits: u8) -> FlowOptions {
+        let has = |bit| bits & bit != 0;
+        FlowOptions {
+            window_scale: has(OPT_WSCALE),
+            sack: has(OPT_SACK),
+            timestamps: has(OPT_TSTAMP),
+            ecn: has(OPT_ECN),
+        }
+    }
+}
+
 /// One flow's entry. Sequence numbers are modulo 2^32 (RFC 9293 §3.4).
 #[derive(Clone, Copy)]
 pub struct Flow {
@@ -135,6 +147,12 @@ impl Flow {
         self.raw.una
     }
 
+    /// End of the highest client segment that passed this node, FIN included. On a backup such a
+    /// segment was logged before this moved.
+    pub fn rcv_max(&self) -> u32 {
+        self.raw.rcv_max
+    }
+
     /// The client's latest window, as it stands in its segments.
     pub fn window(&self) -> u16 {
         self.raw.window as u16
@@ -154,13 +172,7 @@ impl Flow {
     }
 
     pub fn options(&self) -> FlowOptions {
-        let has = |bit| self.raw.options & bit != 0;
-        FlowOptions {
-            window_scale: has(OPT_WSCALE),
-            sack: has(OPT_SACK),
-            timestamps: has(OPT_TSTAMP),
-            ecn: has(OPT_ECN),
-        }
+        FlowOptions::of(self.raw.options)
     }
 
     /// TSval and TSecr for a segment forged in the client's name, if the flow uses timestamps.
@@ -225,6 +237,7 @@ impl Flow {
         self.raw.child_ack = start;
         self.raw.child_edge = start;
         self.raw.snd_max = ack;
+        self.raw.child_nxt = ack;
         self.raw.replay_end = replay_end;
         self.raw.swallow = swallow;
         Birth { seq: start, ack, swallow }
@@ -277,6 +290,45 @@ pub struct Stray {
     pub una: u32,
 }
 
+/// A client's SYN that passed this backup, and that the primary has not answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Embryo {
+    pub key: FlowKey,
+    raw: types::embryo,
+}
+
+impl Embryo {
+    /// The client's initial sequence number.
+    pub fn irs(&self) -> u32 {
+        self.raw.irs
+    }
+
+    /// The window of its SYN, which is never scaled.
+    pub fn window(&self) -> u16 {
+        self.raw.client_window
+    }
+
+    /// Its maximum segment size.
+    pub fn mss(&self) -> u16 {
+        self.raw.client_mss
+    }
+
+    /// What it offers.
+    pub fn options(&self) -> FlowOptions {
+        FlowOptions::of(self.raw.client_options)
+    }
+
+    /// Its window scale, if it offers to scale.
+    pub fn wscale(&self) -> Option<u8> {
+        self.options().window_scale.then_some(self.raw.client_wscale)
+    }
+
+    /// Its timestamp, if it offers timestamps.
+    pub fn tsval(&self) -> Option<u32> {
+        self.options().timestamps.then_some(self.raw.client_tsval)
+    }
+}
+
 impl FlowTable {
     pub(crate) fn new(
         [flows, swallowing, strays, embryos]: [MapHandle; 4],
@@ -287,16 +339,26 @@ impl FlowTable {
 
     /// Unprotected connections that passed through this node lately.
     pub fn strays(&self) -> Vec<Stray> {
-        let entry = |key: Vec<u8>| {
-            let value = self.strays.lookup(&key, MapFlags::ANY).ok().flatten()?;
-            let raw: types::stray = from_bytes(&value)?;
-            let over = u32::from(FLOW_SERVER_FIN | FLOW_CLIENT_FIN);
-            if raw.flags & over == over {
-                return None;
-            }
-            Some(Stray { key: FlowKey::from_raw(&from_bytes(&key)?), una: raw.una })
+        let over = u32::from(FLOW_SERVER_FIN | FLOW_CLIENT_FIN);
+        let known = entries::<types::stray>(&self.strays).into_iter();
+        let living = known.filter(|(_, stray)| stray.flags & over != over);
+        living.map(|(key, stray)| Stray { key, una: stray.una }).collect()
+    }
+
+    /// SYNs of the last `age` that nobody has answered: the primary is dead, and their clients would
+    /// ask again after a second. `now_ms`: CLOCK_BOOTTIME, modulo 2^32.
+    pub fn unanswered(&self, now_ms: u32, age: Duration) -> Vec<Embryo> {
+        let young = |raw: &types::embryo| {
+            u128::from(now_ms.wrapping_sub(raw.syn_ms)) <= age.as_millis() && raw.answered == 0
         };
-        self.strays.keys().filter_map(entry).collect()
+        let known = entries::<types::embryo>(&self.embryos).into_iter();
+        known.filter(|(_, raw)| young(raw)).map(|(key, raw)| Embryo { key, raw }).collect()
+    }
+
+    /// Forgets a handshake.
+    pub fn forget_embryo(&self, key: &FlowKey) -> bool {
+        let raw = key.to_raw();
+        self.embryos.delete(bytes_of(&raw)).is_ok()
     }
 
     /// Forgets a connection that passed unprotected.
@@ -338,44 +400,7 @@ impl FlowTable {
 
     /// A snapshot of every flow. Entries that come or go meanwhile may be missed.
     pub fn snapshot(&self) -> Vec<(FlowKey, Flow)> {
-        const BATCH: usize = 4096;
-        let mut keys = vec![types::flow_key::default(); BATCH];
-        let mut values = vec![types::flow::default(); BATCH];
-        let mut flows = Vec::new();
-        // The kernel's position in the table: opaque, no larger than a key.
-        let mut position = types::flow_key::default();
-        let mut from: *mut types::flow_key = std::ptr::null_mut();
-        loop {
-            let mut count = BATCH as u32;
-            // SAFETY: the descriptor is open; keys and values have room for `count` entries of the
-            // map's own types; `from` is null or points to a former answer, which may be the place
-            // of the next one.
-            let result = unsafe {
-                libbpf_rs::libbpf_sys::bpf_map_lookup_batch(
-                    self.flows.as_fd().as_raw_fd(),
-                    from.cast(),
-                    (&raw mut position).cast(),
-                    keys.as_mut_ptr().cast(),
-                    values.as_mut_ptr().cast(),
-                    &mut count,
-                    std::ptr::null(),
-                )
-            };
-            // A batch may be short without being the last: the kernel does not split a bucket.
-            let done = match -result {
-                0 => false,
-                libc::ENOENT => true,
-                libc::EINTR => continue,
-                // A bucket larger than the whole batch: cannot be, but must not loop.
-                _ => return flows,
-            };
-            let entries = keys.iter().zip(&values).take(count as usize);
-            flows.extend(entries.map(|(key, raw)| (FlowKey::from_raw(key), Flow { raw: *raw })));
-            if done {
-                return flows;
-            }
-            from = &raw mut position;
-        }
+        entries(&self.flows).into_iter().map(|(key, raw)| (key, Flow { raw })).collect()
     }
 
     /// Forgets every flow.
@@ -395,10 +420,54 @@ impl FlowTable {
     }
 }
 
+/// All entries of a table whose keys are flows. Such as come or go meanwhile may be missed.
+fn entries<V: Plain + Default>(map: &MapHandle) -> Vec<(FlowKey, V)> {
+    const BATCH: usize = 4096;
+    assert_eq!(map.value_size() as usize, size_of::<V>(), "values of the map's own type");
+    let mut keys = vec![types::flow_key::default(); BATCH];
+    let mut values = vec![V::default(); BATCH];
+    let mut all = Vec::new();
+    // The kernel's position in the table: opaque, no larger than a key.
+    let mut position = types::flow_key::default();
+    let mut from: *mut types::flow_key = std::ptr::null_mut();
+    loop {
+        let mut count = BATCH as u32;
+        // SAFETY: the descriptor is open; keys and values have room for `count` entries of the
+        // map's own types; `from` is null or points to a former answer, which may be the place
+        // of the next one.
+        let result = unsafe {
+            libbpf_rs::libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                from.cast(),
+                (&raw mut position).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &mut count,
+                std::ptr::null(),
+            )
+        };
+        // A batch may be short without being the last: the kernel does not split a bucket.
+        let done = match -result {
+            0 => false,
+            libc::ENOENT => true,
+            libc::EINTR => continue,
+            // A bucket larger than the whole batch: cannot be, but must not loop.
+            _ => return all,
+        };
+        let found = keys.iter().zip(&values).take(count as usize);
+        all.extend(found.map(|(key, value)| (FlowKey::from_raw(key), *value)));
+        if done {
+            return all;
+        }
+        from = &raw mut position;
+    }
+}
+
 /// Plain data shared with the data path: `repr(C)`, no padding that matters, any bit pattern valid.
 pub(crate) trait Plain: Copy {}
 impl Plain for types::flow_key {}
 impl Plain for types::flow {}
+impl Plain for types::embryo {}
 impl Plain for types::service_key {}
 impl Plain for types::service {}
 impl Plain for types::stray {}

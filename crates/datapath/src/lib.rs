@@ -5,17 +5,21 @@
 //! offers their tables as Rust values. Policy lives elsewhere: nothing here decides when a node is
 //! primary or which flow is adopted.
 //!
-//! Attachment. The tc programs are filters of a `clsact` qdisc, not BPF links: a link would go with
-//! the daemon, and the fence with it, exactly when the fence is needed (invariant 3). A restarted
-//! daemon replaces the filters in place. The socket programs (birth of adopted children, crash of
-//! a server) are links, since they serve a living daemon only.
+//! Attachment. Everything outlives the daemon: the fence, because it is needed exactly when the
+//! daemon is dead (invariant 3), and what makes a crashed server silent, because a server may die
+//! after its daemon (invariant 5). The tc programs are filters of a `clsact` qdisc; the socket
+//! programs (birth of adopted children, crash of a server) are BPF links with a file in bpffs. A
+//! restarted daemon replaces both in place.
 
 mod attach;
+mod cgroup;
 mod counters;
 #[doc(hidden)]
 pub mod fixture;
 mod flows;
 mod log;
+mod pins;
+mod ringer;
 mod switchboard;
 
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports)]
@@ -27,16 +31,20 @@ use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 
+pub use cgroup::cgroup2_root;
 pub use counters::{Counter, Counters};
-pub use flows::{Birth, Flow, FlowKey, FlowOptions, FlowState, FlowTable, Stray};
+pub use flows::{Birth, Embryo, Flow, FlowKey, FlowOptions, FlowState, FlowTable, Stray};
 pub use log::{LogReader, LogSource, Record};
+pub use ringer::Ringer;
 pub use switchboard::{Role, Switchboard};
 
 use attach::{Hook, Where};
+use pins::Pins;
 use skel::{DatapathSkel, DatapathSkelBuilder, types};
 
 /// What the data path is loaded with.
@@ -70,34 +78,40 @@ pub enum Error {
     Attach { program: &'static str, place: String, source: libbpf_rs::Error },
     #[error("cannot open the cgroup v2 hierarchy, which {program} attaches to: {source}")]
     Cgroup { program: &'static str, source: std::io::Error },
+    #[error(
+        "cannot use {}, where the socket programs are kept for the time after the daemon: {source}; \
+         mount bpffs there: mount -t bpf bpf /sys/fs/bpf", path.display()
+    )]
+    Pin { path: PathBuf, source: std::io::Error },
     #[error("cannot write to map {map}: {source}")]
     Map { map: &'static str, source: libbpf_rs::Error },
     #[error("cannot read this network namespace's cookie: {0}")]
     Cookie(#[source] std::io::Error),
 }
 
-/// The loaded data path. Dropping it leaves the tc programs in place, fenced by the lease;
-/// [`Datapath::detach`] removes them.
+/// The loaded data path. Dropping it leaves the programs where they have been attached, fenced by
+/// the lease; [`Datapath::detach`] removes them.
 pub struct Datapath {
     skel: DatapathSkel<'static>,
     switchboard: Switchboard,
+    /// Service link and cluster link; may be equal.
+    ifindexes: [u32; 2],
+    netns_cookie: u64,
     hooks: Vec<Hook>,
-    /// Held, never read: the programs detach when these are dropped.
-    _links: Vec<Link>,
+    /// Held, never read: they keep the socket programs attached beside `pins`.
+    links: Vec<Link>,
+    pins: Option<Pins>,
 }
 
 impl Datapath {
-    /// Loads the programs and attaches all of them but the adoption hook. Nothing passes to or
-    /// from a service until a role is set.
+    /// Loads the programs. They are attached nowhere yet.
     pub fn load(settings: &Settings) -> Result<Self, Error> {
-        // libbpf speaks on standard error, also of what is no error (a qdisc that exists).
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |level, text| {
-            let text = text.trim_end();
-            match level {
-                libbpf_rs::PrintLevel::Debug => tracing::trace!("{text}"),
-                _ => tracing::debug!("{text}"),
-            }
-        })));
+        Self::load_with(settings, false)
+    }
+
+    /// `older_kernel`: use nothing that came after Linux 6.12, whatever this kernel has.
+    fn load_with(settings: &Settings, older_kernel: bool) -> Result<Self, Error> {
+        log_to_tracing();
         // The skeleton borrows its object for as long as both live, and a daemon has one data
         // path for all of its life: leaking these few bytes makes the skeleton 'static.
         let object: &'static mut MaybeUninit<OpenObject> =
@@ -106,40 +120,66 @@ impl Datapath {
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has constants");
         rodata.service_ifindex = settings.service_ifindex;
         rodata.cluster_ifindex = settings.cluster_ifindex;
-        rodata.netns_cookie = netns_cookie().map_err(Error::Cookie)?;
+        rodata.copy_by_chunks = older_kernel;
+        let netns_cookie = netns_cookie().map_err(Error::Cookie)?;
+        rodata.netns_cookie = netns_cookie;
         rodata.own_address4 =
             settings.own_address4.map_or(0, |own| u32::from_ne_bytes(own.octets()));
         let sized = |map: &'static str| move |source| Error::Map { map, source };
         open.maps.log_ring.set_max_entries(settings.ring_bytes).map_err(sized("log_ring"))?;
         open.maps.flows.set_max_entries(settings.max_flows).map_err(sized("flows"))?;
         open.maps.swallowing.set_max_entries(settings.max_flows).map_err(sized("swallowing"))?;
+        let ringing = ringer::is_needed();
+        open.progs.ring.set_autoload(ringing);
         let mut skel = open.load().map_err(Error::Load)?;
 
         let page = skel.maps.data_ctl_data.as_deref_mut().expect("the object has its page");
         let switchboard = Switchboard::new(&mut page.ctl);
         fill_services(&skel, &settings.services)?;
-        let links = attach::to_sockets(&mut skel)?;
-        let mut hooks = Vec::new();
-        let links_of: HashSet<_> = [settings.service_ifindex, settings.cluster_ifindex].into();
-        hooks.push(Hook::attach(
-            "service_in",
-            skel.progs.service_in.as_fd(),
-            settings.service_ifindex,
-            Where::Ingress,
-        )?);
-        if settings.cluster_ifindex != settings.service_ifindex {
-            hooks.push(Hook::attach(
-                "cluster_in",
-                skel.progs.cluster_in.as_fd(),
-                settings.cluster_ifindex,
-                Where::Ingress,
-            )?);
+        Ok(Self {
+            skel,
+            switchboard,
+            ifindexes: [settings.service_ifindex, settings.cluster_ifindex],
+            netns_cookie,
+            hooks: Vec::new(),
+            links: Vec::new(),
+            pins: None,
+        })
+    }
+
+    /// Attaches all programs but the adoption hook, in a predecessor's place if there is one.
+    /// Nothing passes to or from a service from here on until a role is set.
+    pub fn attach(&mut self) -> Result<(), Error> {
+        let [service, cluster] = self.ifindexes;
+        let progs = &self.skel.progs;
+        let program = progs.service_in.as_fd();
+        self.hooks.push(Hook::attach("service_in", program, service, Where::Ingress)?);
+        if cluster != service {
+            let program = progs.cluster_in.as_fd();
+            self.hooks.push(Hook::attach("cluster_in", program, cluster, Where::Ingress)?);
         }
-        for ifindex in links_of {
-            let program = skel.progs.node_out.as_fd();
-            hooks.push(Hook::attach("node_out", program, ifindex, Where::Egress)?);
+        for ifindex in HashSet::from(self.ifindexes) {
+            let program = progs.node_out.as_fd();
+            self.hooks.push(Hook::attach("node_out", program, ifindex, Where::Egress)?);
         }
-        Ok(Self { skel, switchboard, hooks, _links: links })
+        // After the filters: from here on a predecessor's children may output what they should
+        // swallow, and the new fence is closed.
+        let pins = self.pins.insert(Pins::open(self.netns_cookie)?);
+        self.links = attach::to_sockets(&mut self.skel, pins)?;
+        Ok(())
+    }
+
+    /// What rings at servers that wait beside unread bytes; None on kernels that need none.
+    pub fn ringer(&self) -> Result<Option<Ringer>, Error> {
+        if !ringer::is_needed() {
+            return Ok(None);
+        }
+        let link = self.skel.progs.ring.attach().map_err(|source| Error::Attach {
+            program: "ring",
+            place: "the list of TCP sockets".into(),
+            source,
+        })?;
+        Ok(Some(Ringer::new(link)))
     }
 
     /// Attaches the adoption program to the TUN device that forged segments are written to.
@@ -174,10 +214,24 @@ impl Datapath {
         Ok(LogSource::new(handle(&self.skel.maps.log_ring, "log_ring")?))
     }
 
-    /// Removes every program from the network devices.
+    /// Removes every program from the sockets and the network devices.
     pub fn detach(self) -> Result<(), Error> {
-        self.hooks.into_iter().try_for_each(Hook::detach)
+        let unpinned = self.pins.map_or(Ok(()), Pins::remove);
+        self.hooks.into_iter().try_for_each(Hook::detach)?;
+        unpinned
     }
+}
+
+/// Makes libbpf log through `tracing`. Left to itself it writes to standard error, also of what is
+/// no error (a qdisc that exists).
+pub fn log_to_tracing() {
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |level, text| {
+        let text = text.trim_end();
+        match level {
+            libbpf_rs::PrintLevel::Debug => tracing::trace!("{text}"),
+            _ => tracing::debug!("{text}"),
+        }
+    })));
 }
 
 fn handle(map: &libbpf_rs::MapMut<'_>, name: &'static str) -> Result<MapHandle, Error> {

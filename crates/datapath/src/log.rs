@@ -12,8 +12,9 @@ use crate::skel::types;
 pub enum Record {
     /// A handshake through this node completed; the flow is duplex from here on.
     Opened { key: FlowKey, irs: u32, service: u32 },
-    /// A client's segment; its payload comes beside the record.
-    Segment { key: FlowKey, seq: u32, fin: bool, service: u32 },
+    /// A client's segment; its payload comes beside the record. `irs` tells the connection from
+    /// others with its addresses: the first data may be logged before the end of the handshake.
+    Segment { key: FlowKey, irs: u32, seq: u32, fin: bool, service: u32 },
     /// The client sent RST with this sequence number.
     Reset { key: FlowKey, seq: u32 },
     /// Both sides ended the connection, or the server reset it.
@@ -87,7 +88,8 @@ fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
         types::record_kind::RECORD_SEGMENT => {
             let payload = rest.get(..raw.len as usize)?;
             let fin = raw.flags & FIN != 0;
-            return Some((Record::Segment { key, seq: raw.seq, fin, service }, payload));
+            let (irs, seq) = (raw.irs, raw.seq);
+            return Some((Record::Segment { key, irs, seq, fin, service }, payload));
         }
         types::record_kind::RECORD_RESET => Record::Reset { key, seq: raw.seq },
         types::record_kind::RECORD_CLOSED => Record::Closed { key },

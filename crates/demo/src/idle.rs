@@ -34,8 +34,8 @@ pub struct IdleReport {
 }
 
 impl Idle {
-    /// Opens `count` connections from `host`. With `keep_alive`, each has its first request
-    /// answered; without, each sends the first half of its only request.
+    /// Opens `count` connections from `host`. Each has so many requests of its `history` answered;
+    /// without one, each sends the first half of its only request.
     ///
     /// # Errors
     /// The service does not answer rightly even before any failure.
@@ -44,7 +44,7 @@ impl Idle {
         at: SocketAddr,
         site: &Site,
         count: usize,
-        keep_alive: bool,
+        history: Option<usize>,
         patience: Duration,
     ) -> anyhow::Result<Idle> {
         let connect = || -> anyhow::Result<Vec<TcpStream>> {
@@ -59,13 +59,15 @@ impl Idle {
         let connections = host
             .in_netns(connect)?
             .with_context(|| format!("cannot open {count} connections to {at}"))?;
-        let mut idle = Idle { connections, at, keep_alive };
+        let mut idle = Idle { connections, at, keep_alive: history.is_some() };
         let deadline = Instant::now() + patience;
         for stream in &mut idle.connections {
             let mut first = || {
-                if keep_alive {
-                    stream.write_all(request(at, 0).as_bytes())?;
-                    check_reply(stream, &site.small[0], deadline)
+                if let Some(requests) = history {
+                    (0..requests).try_for_each(|_| {
+                        stream.write_all(request(at, 0).as_bytes())?;
+                        check_reply(stream, &site.small[0], deadline)
+                    })
                 } else {
                     let request = request(at, 1);
                     Ok(stream.write_all(&request.as_bytes()[..request.len() / 2])?)

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -24,9 +25,10 @@ pub const NODES: [&str; 2] = ["a", "b"];
 pub const CLIENT: &str = "client";
 
 /// Makes a service's command line for one node.
-pub type Program = Box<dyn Fn(&Place) -> anyhow::Result<Vec<String>> + Send>;
+pub type Program = Arc<dyn Fn(&Place) -> anyhow::Result<Vec<String>> + Send + Sync>;
 
 /// A service to protect.
+#[derive(Clone)]
 pub struct Service {
     /// Its name.
     pub name: String,
@@ -79,7 +81,7 @@ impl Service {
         Service {
             name: server.name().to_owned(),
             port: 80,
-            program: Box::new(move |place| server.command(place)),
+            program: Arc::new(move |place| server.command(place)),
             flow_budget_mib: 64,
         }
     }

@@ -110,8 +110,8 @@ fn perform(options: &Options, pair: &Pair) -> anyhow::Result<Report> {
     let mut display = Display::new(options.clients, options.size);
     display.say(&format!("Clients connect to {at}; {victim} is primary, {survivor} backs it up."));
 
-    let keep_alive = options.server.keeps_alive();
-    let idle = Idle::open(client, at, &pair.site, options.idle, keep_alive, ANSWER_WITHIN)?;
+    let history = options.server.keeps_alive().then_some(1);
+    let idle = Idle::open(client, at, &pair.site, options.idle, history, ANSWER_WITHIN)?;
     let bell = Bell::default();
     let start = |_| Download::start(client, Client::Curl, at, crate::site::Site::LARGE, &bell);
     let downloads: Vec<Download> = (0..options.clients).map(start).collect::<Result<_, _>>()?;

@@ -1,9 +1,10 @@
-//! Is somebody else on the link using the service address?
+//! Is somebody on the link using the service address?
 //!
 //! Before a node answers for the address it asks, as RFC 5227 (2.1.1) and RFC 4862 (5.4) do, from
 //! the unspecified address so that no cache changes. Unlike those, an answer is no conflict if
-//! it comes from the peer node, which holds the same address by design. A host that probes for
-//! the address at the same moment wants it too, and counts.
+//! it comes from the peer node, which holds the same address by design: so everybody who answers is
+//! told, and the caller judges. A host that probes for the address at the same moment wants it too,
+//! and counts.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -18,15 +19,21 @@ use crate::{Interface, LinkError, Mac, frames};
 /// RFC 5227, 1.1: PROBE_NUM.
 const PROBES: u32 = 3;
 
-/// Asks for `addr` on `interface`, three times spread over `timeout`, and returns the Ethernet
-/// address of the first host that answers and is neither this one nor among `peers`; `None` if
-/// there is none. Blocks for `timeout` unless there is a conflict.
-pub fn conflict(
+/// Somebody, not this host, who uses an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    pub mac: Mac,
+    /// It answers for the address; otherwise it only probes for it, as somebody does who wants it.
+    pub holds: bool,
+}
+
+/// Asks for `addr` on `interface`, three times spread over `timeout`, and returns every host that
+/// uses it. Blocks for `timeout`.
+pub fn users(
     interface: &Interface,
     addr: IpAddr,
-    peers: &[Mac],
     timeout: Duration,
-) -> Result<Option<Mac>, LinkError> {
+) -> Result<Vec<User>, LinkError> {
     let mut socket = PacketSocket::open(interface, Wanted::Everything)?;
     let own = socket.mac();
     let probe = frames::question(own, None, addr);
@@ -34,17 +41,19 @@ pub fn conflict(
         // Another host's probe goes to this group.
         socket.join(frames::solicited_node(v6))?;
     }
+    let mut users: Vec<User> = Vec::new();
     let start = Instant::now();
     for number in 1..=PROBES {
         socket.send(&probe)?;
         let until = start + timeout * number / PROBES;
         loop {
             while let Some(heard) = socket.hear()? {
-                if let Some(mac) = user_of(addr, &heard)
-                    && mac != own
-                    && !peers.contains(&mac)
-                {
-                    return Ok(Some(mac));
+                let Some(user) = user_of(addr, &heard).filter(|user| user.mac != own) else {
+                    continue;
+                };
+                match users.iter_mut().find(|known| known.mac == user.mac) {
+                    Some(known) => known.holds |= user.holds,
+                    None => users.push(user),
                 }
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -54,16 +63,19 @@ pub fn conflict(
             wait(&socket, left);
         }
     }
-    Ok(None)
+    Ok(users)
 }
 
 /// Who, going by this frame, uses `addr` or is about to.
-fn user_of(addr: IpAddr, heard: &Heard) -> Option<Mac> {
+fn user_of(addr: IpAddr, heard: &Heard) -> Option<User> {
     match *heard {
-        Heard::Claim { from, owner, .. } => (owner == addr).then_some(from),
+        Heard::Claim { from, owner, .. } => {
+            (owner == addr).then_some(User { mac: from, holds: true })
+        }
         Heard::Question { from, sender, target } => {
             let probes = sender.is_unspecified() && target == addr;
-            (sender == addr || probes).then_some(from)
+            let uses = sender == addr;
+            (uses || probes).then_some(User { mac: from, holds: uses })
         }
     }
 }
@@ -88,19 +100,20 @@ mod tests {
     fn what_makes_a_conflict() {
         for (vip, host) in [("192.0.2.80", "192.0.2.2"), ("2001:db8::80", "2001:db8::2")] {
             let (vip, host): (IpAddr, IpAddr) = (vip.parse().unwrap(), host.parse().unwrap());
-            let check = |frame: Vec<u8>, expected: bool| {
+            let check = |frame: Vec<u8>, expected: Option<bool>| {
                 let heard = frames::read(&frame).unwrap();
-                assert_eq!(user_of(vip, &heard), expected.then_some(OTHER), "{heard:?}");
+                let expected = expected.map(|holds| User { mac: OTHER, holds });
+                assert_eq!(user_of(vip, &heard), expected, "{heard:?}");
             };
             for frame in frames::announcement(OTHER, vip) {
-                check(frame, true);
+                check(frame, Some(true));
             }
-            check(frames::question(OTHER, None, vip), true);
-            check(frames::question(OTHER, Some(vip), host), true);
-            check(frames::question(OTHER, Some(host), vip), false);
-            check(frames::question(OTHER, None, host), false);
+            check(frames::question(OTHER, None, vip), Some(false));
+            check(frames::question(OTHER, Some(vip), host), Some(true));
+            check(frames::question(OTHER, Some(host), vip), None);
+            check(frames::question(OTHER, None, host), None);
             for frame in frames::announcement(OTHER, host) {
-                check(frame, false);
+                check(frame, None);
             }
         }
     }

@@ -8,7 +8,7 @@
 //!
 //! Everything here acts on the network namespace of the *calling thread* at the moment an object
 //! is made; the objects stay in that namespace afterwards. Nothing here blocks except
-//! [`conflict`], which takes its time limit from the caller, and netlink requests, which the
+//! [`users`], which takes its time limit from the caller, and netlink requests, which the
 //! kernel answers synchronously. Objects that wait for something expose a pollable descriptor
 //! through [`std::os::fd::AsFd`].
 
@@ -31,7 +31,7 @@ mod tun;
 pub use address::{AddressError, ServiceAddress};
 pub use announce::{AnnounceStep, Announcer, Schedule};
 pub use clock::now_boottime_ns;
-pub use conflict::conflict;
+pub use conflict::{User, users};
 pub use interface::{Assigned, Interface, InterfaceError};
 pub use liveness::{LinkEvidence, LinkProbe, probe_neighbours};
 pub use mac::Mac;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{Namespace, PATIENCE, joined, readable, until};
 use hostnet::{
     Announcer, ArpMode, Event, Holding, Interface, LinkError, LinkEvidence, Mac, Monitor,
-    NeighbourResponder, ServiceAddress, conflict, probe_neighbours,
+    NeighbourResponder, ServiceAddress, User, probe_neighbours, users,
 };
 
 const VIP4: &str = "192.0.2.80";
@@ -166,13 +166,11 @@ fn another_user_of_the_address_is_found() {
     let (node, other, _vips) = node_and_client();
     let interface = eth0(&node);
     for (vip, bits) in [(VIP4, 24), (VIP6, 64)] {
-        let ask = |peers: &[Mac]| node.run(|| conflict(&interface, addr(vip), peers, MOMENT));
-        assert_eq!(ask(&[]).unwrap(), None);
+        let ask = || node.run(|| users(&interface, addr(vip), MOMENT)).unwrap();
+        assert_eq!(ask(), []);
         let nodad = if bits == 64 { " nodad" } else { "" };
         other.ip(&format!("address add {vip}/{bits} dev eth0{nodad}"));
-        assert_eq!(ask(&[]).unwrap(), Some(mac(&other)));
-        // The peer node holds the same address by design.
-        assert_eq!(ask(&[mac(&other)]).unwrap(), None);
+        assert_eq!(ask(), [User { mac: mac(&other), holds: true }]);
     }
 }
 

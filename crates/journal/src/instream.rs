@@ -27,6 +27,15 @@ impl<'a> Instream<'a> {
         self.flow.rcv_nxt()
     }
 
+    /// The sequence number behind the last byte held, be it in order or beyond a hole, or behind
+    /// the FIN.
+    pub fn end(&self) -> u32 {
+        let ahead = self.flow.ahead().and_then(|ahead| ahead.end());
+        let bytes = ahead.unwrap_or(0).max(self.flow.in_order().len());
+        let fin = self.flow.fin_at().map_or(0, |offset| offset + 1);
+        self.flow.seq_of(bytes.max(fin))
+    }
+
     /// How many bytes have arrived without a hole, from the stream's first.
     pub fn contiguous_len(&self) -> u64 {
         self.flow.in_order().len()

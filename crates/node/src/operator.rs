@@ -85,7 +85,11 @@ fn in_words(status: &Value) -> String {
     for service in status["services"].as_array().into_iter().flatten() {
         let addresses: Vec<String> =
             service["addresses"].as_array().into_iter().flatten().map(text).collect();
-        let listening = if service["listening"] == true { "listening" } else { "NOT listening" };
+        let listening = match (&service["listening"], &service["multipath"]) {
+            (Value::Bool(true), Value::Bool(true)) => "listening with MULTIPATH TCP, unprotected",
+            (Value::Bool(true), _) => "listening",
+            _ => "NOT listening",
+        };
         line(
             "service",
             format!(
@@ -115,6 +119,19 @@ fn in_words(status: &Value) -> String {
                 takeover["flows"], takeover["adopted"], takeover["reset"], takeover["pending"]
             ),
         );
+    }
+    if let Some(steps) = status["takeover"]["steps"].as_object() {
+        let at = |name: &str| steps[name]["boottime_ns"].as_u64();
+        let promoted = at("promoted").unwrap_or_default();
+        let since = |at: u64| (at as f64 - promoted as f64) / 1e6;
+        let names = ["last_heard", "suspected", "promoted", "first_open", "last_open"];
+        let steps: Vec<String> = names
+            .into_iter()
+            .filter_map(|name| {
+                Some(format!("{} {:+.1} ms", name.replace('_', " "), since(at(name)?)))
+            })
+            .collect();
+        line("steps", steps.join(", "));
     }
     for (reason, count) in status["resets"].as_object().into_iter().flatten() {
         line("resets", format!("{reason}: {count}"));

@@ -19,7 +19,11 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 pub(crate) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 pub(crate) const SOCK_DESTROY: u16 = 21;
+const INET_DIAG_INFO: u8 = 2;
 const INET_DIAG_SKV6ONLY: u16 = 11;
+const INET_DIAG_ULP_INFO: u16 = 19;
+const INET_ULP_INFO_NAME: u16 = 1;
+const NLA_TYPE_MASK: u16 = 0x3fff;
 const TCP_LISTEN: u32 = 10;
 const HEADER: usize = 16;
 /// sizeof(struct inet_diag_msg)
@@ -32,6 +36,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// An IPv6 socket that takes no IPv4 connections.
     pub v6_only: bool,
+    /// It belongs to a Multipath TCP socket (`IPPROTO_MPTCP`). The kernel tells CAP_NET_ADMIN only.
+    pub multipath: bool,
 }
 
 impl Listener {
@@ -52,7 +58,9 @@ impl Listener {
 pub fn listeners() -> io::Result<Vec<Listener>> {
     let mut all = Vec::new();
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-        let request = inet_request(family, 1 << TCP_LISTEN, &[0; 48]);
+        let mut request = inet_request(family, 1 << TCP_LISTEN, &[0; 48]);
+        // What is layered upon a socket comes with its tcp_info only.
+        request[2] = 1 << (INET_DIAG_INFO - 1);
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         exchange(SOCK_DIAG_BY_FAMILY, flags, &request, |body| all.extend(listener(body)))?;
     }
@@ -82,7 +90,7 @@ fn inet_request(family: u8, states: u32, id: &[u8; 48]) -> Vec<u8> {
 
 /// struct inet_diag_msg and its attributes.
 fn listener(body: &[u8]) -> Option<Listener> {
-    let (message, mut attributes) = body.split_at_checked(DIAG_MSG)?;
+    let (message, attributes) = body.split_at_checked(DIAG_MSG)?;
     let port = u16::from_be_bytes([message[4], message[5]]);
     let source: [u8; 16] = message[8..24].try_into().ok()?;
     let ip = match i32::from(message[0]) {
@@ -90,17 +98,25 @@ fn listener(body: &[u8]) -> Option<Listener> {
         libc::AF_INET6 => IpAddr::from(Ipv6Addr::from(source)),
         _ => return None,
     };
-    let mut v6_only = false;
+    let v6_only = attribute(attributes, INET_DIAG_SKV6ONLY).and_then(<[u8]>::first) == Some(&1);
+    let layer = attribute(attributes, INET_DIAG_ULP_INFO);
+    let layer = layer.and_then(|layer| attribute(layer, INET_ULP_INFO_NAME));
+    let multipath = layer.is_some_and(|name| name.starts_with(b"mptcp"));
+    Some(Listener { address: SocketAddr::new(ip, port), v6_only, multipath })
+}
+
+/// The value of the first attribute of a kind.
+fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     while let Some((header, rest)) = attributes.split_first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        let kind = u16::from_ne_bytes([header[2], header[3]]);
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & NLA_TYPE_MASK;
         let value = rest.get(..length.checked_sub(4)?)?;
-        if kind == INET_DIAG_SKV6ONLY {
-            v6_only = value.first() == Some(&1);
+        if kind == wanted {
+            return Some(value);
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Some(Listener { address: SocketAddr::new(ip, port), v6_only })
+    None
 }
 
 /// Sends one request and hands out the bodies of its answers.
@@ -180,5 +196,26 @@ mod tests {
         check("[::1]:0", "127.0.0.1", false);
         // Dual-stack unless told otherwise.
         check("[::]:0", "127.0.0.1", true);
+    }
+
+    #[test]
+    fn multipath_listeners_are_known() {
+        use std::os::fd::FromRawFd;
+        for (protocol, multipath) in [(libc::IPPROTO_TCP, false), (libc::IPPROTO_MPTCP, true)] {
+            for family in [libc::AF_INET, libc::AF_INET6] {
+                // SAFETY: socket(2) takes integers, and what it returns is nobody else's. An
+                // unbound socket listens on a port that the kernel chooses.
+                let socket = unsafe {
+                    let socket = libc::socket(family, libc::SOCK_STREAM, protocol);
+                    assert!(socket >= 0, "{}", io::Error::last_os_error());
+                    assert_eq!(libc::listen(socket, 1), 0);
+                    TcpListener::from_raw_fd(socket)
+                };
+                let port = socket.local_addr().unwrap().port();
+                let all = listeners().unwrap();
+                let found = all.iter().find(|listener| listener.address.port() == port).unwrap();
+                assert_eq!(found.multipath, multipath, "{found:?}");
+            }
+        }
     }
 }

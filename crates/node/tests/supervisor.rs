@@ -146,6 +146,24 @@ fn an_operators_own_server_is_watched_too() {
     assert_eq!(next(), Ok(Event::NotListening { service: "own".to_owned() }));
 }
 
+/// As programs written in Go do, unless told otherwise.
+#[test]
+fn a_multipath_listener_is_told_before_it_counts() {
+    let port = free_port();
+    let script = format!(
+        "import socket,time\nfor kind in (262, 6):\n s=socket.socket(2,1,kind)\n \
+         s.setsockopt(1,2,1)\n s.bind(('127.0.0.1',{port}))\n s.listen()\n time.sleep(.5)\n \
+         s.close()\n"
+    );
+    let stage = Stage::new(&[service("go", port, &["python3", "-c", &script])]);
+    let next = || stage.events.recv_timeout(LIMIT).expect("an event within the limit");
+    let service = "go".to_owned();
+    assert!(matches!(next(), Event::Started { .. }));
+    assert_eq!(next(), Event::Multipath { service: service.clone(), multipath: true });
+    assert_eq!(next(), Event::Listening { service: service.clone() });
+    assert_eq!(next(), Event::Multipath { service, multipath: false });
+}
+
 #[test]
 fn a_crash_is_told_from_an_exit_and_the_server_started_again() {
     let stage = Stage::new(&[shell("kill -SEGV $$")]);
@@ -218,7 +236,7 @@ fn a_server_gets_its_user_directory_and_environment_and_nothing_else() {
     assert_eq!(lines[1], "nogroup");
     assert_eq!(lines[2..4], ["/usr", "v w"]);
     // Some shells add _, PWD, OLDPWD and SHLVL.
-    let known = "HOME K LANG PATH PWD STEADFAST_SERVER USER _ OLDPWD SHLVL";
+    let known = "HOME K LANG PATH PWD USER _ OLDPWD SHLVL";
     let known: Vec<&str> = known.split(' ').collect();
     for name in lines[4].split_whitespace() {
         assert!(known.contains(&name), "{name} in {text}");
@@ -323,27 +341,24 @@ fn a_dead_daemons_servers_are_ended_and_strangers_left_alone() {
     daemon.wait().unwrap();
     assert!(alive(leader) && alive(worker), "orphans survive their daemon");
 
-    // A stranger: alive, on record, but started at another time than the record says.
-    let stranger = std::process::Command::new("setsid").args(["sleep", "62"]).spawn().unwrap();
-    let mut stranger = Guard(stranger);
+    // A stranger: alive, in a cgroup that a record of another boot names.
     let records = path_in(&dir, "servers");
-    until("setsid has run", || {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", stranger.0.id())).unwrap();
-        stat.contains("(sleep)")
-    });
     let genuine = fs::read_to_string(records.join("sh")).unwrap();
-    let header = genuine.lines().next().unwrap();
-    let stat = fs::read_to_string(format!("/proc/{}/stat", stranger.0.id())).unwrap();
-    let mut fields: Vec<&str> = stat.trim().split(' ').collect();
-    fields[21] = "1";
-    fs::write(records.join("other"), format!("{header}\n{}\n", fields.join(" "))).unwrap();
-    // And records that are no records.
+    let (boot, cgroup) = genuine.split_once('\n').unwrap();
+    let stranger = Stage::new(&[shell("sleep 62")]);
+    let sleeping = stranger.started();
+    let place = fs::read_to_string(format!("/proc/{sleeping}/cgroup")).unwrap();
+    let place = place.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
+    assert_ne!(place, cgroup.trim(), "every start has a cgroup of its own");
+    fs::write(records.join("other"), format!("{}\n{place}\n", boot.replace('-', "+"))).unwrap();
+    // And records that are no records, or of servers that are gone.
+    fs::write(records.join("gone"), format!("{boot}\n{place}-gone\n")).unwrap();
     fs::write(records.join("empty"), "").unwrap();
     fs::write(records.join("garbage"), b"\xff\xff 1 2\n(((\n").unwrap();
 
     let supervisor = Supervisor::start(&[], dir.path(), |_| ()).unwrap();
     assert!(!alive(leader) && !alive(worker), "orphans are gone before anything is started");
-    assert_eq!(stranger.0.try_wait().unwrap(), None, "a stranger was killed");
+    assert!(alive(sleeping), "a stranger was killed");
     drop(supervisor);
     let left: Vec<_> = fs::read_dir(&records).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, [".lock"], "records are used once");
@@ -379,11 +394,11 @@ fn a_server_can_print_after_its_daemon_died() {
 }
 
 #[test]
-fn an_orphan_whose_leader_died_is_known_by_its_mark() {
+fn an_orphan_that_left_its_session_is_known_by_its_cgroup() {
     let dir = tempfile::tempdir().unwrap();
     let (leader, worker) = (path_in(&dir, "leader"), path_in(&dir, "worker"));
     let script = format!(
-        "echo $$ > {}; sh -c 'echo $$ > {}; sleep 61; true' & wait",
+        "echo $$ > {}; setsid sh -c 'echo $$ > {}; sleep 61; true' & wait",
         leader.display(),
         worker.display()
     );
@@ -406,6 +421,75 @@ fn an_orphan_whose_leader_died_is_known_by_its_mark() {
     drop(supervisor);
 }
 
+/// As daemons do: a session of its own, and a parent that exits.
+fn background(note: &Path, then: &str) -> Service {
+    shell(&format!("setsid sh -c 'echo $$ > {}; {then}' & exit 0", note.display()))
+}
+
+#[test]
+fn a_server_that_goes_into_the_background_runs_until_its_last_process_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let note = path_in(&dir, "worker");
+    let stage = Stage::within(dir, &[background(&note, "sleep 64; true")]);
+    let leader = stage.started();
+    let went = Event::Backgrounded { service: "sh".to_owned(), pid: leader };
+    assert_eq!(stage.next(), went);
+    let worker = pid_in(&note);
+    let cgroup = fs::read_to_string(format!("/proc/{worker}/cgroup")).unwrap();
+    assert!(cgroup.contains("/steadfast-sh-"), "{cgroup}");
+    fs::remove_file(&note).unwrap();
+    // Its child lives on: not yet ended.
+    let children = fs::read_to_string(format!("/proc/{worker}/task/{worker}/children")).unwrap();
+    let child: u32 = children.trim().parse().unwrap();
+    // SAFETY: kill takes two integers; both are processes of the server in this test.
+    unsafe { libc::kill(worker as i32, libc::SIGKILL) };
+    until("the worker is gone", || !alive(worker));
+    assert!(alive(child), "what is left in the background is left alone");
+    // SAFETY: as above.
+    unsafe { libc::kill(child as i32, libc::SIGSEGV) };
+    let Event::Exited { status: Status::Signal(_), crashed: true, .. } = stage.next() else {
+        panic!("the end of the last process is the server's")
+    };
+    assert_ne!(stage.started(), leader);
+}
+
+#[test]
+fn a_server_in_the_background_is_stopped_like_any_other() {
+    for stubborn in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let note = path_in(&dir, "worker");
+        let then =
+            if stubborn { "trap \"\" TERM; while :; do sleep 0.01; done" } else { "sleep 65" };
+        let mut stage = Stage::within(dir, &[background(&note, then)]);
+        stage.started();
+        assert!(matches!(stage.next(), Event::Backgrounded { .. }));
+        let worker = pid_in(&note);
+        let begun = Instant::now();
+        let grace = if stubborn { Duration::from_millis(200) } else { LIMIT };
+        stage.stop(grace);
+        assert!(!alive(worker), "stopping leaves nothing behind");
+        assert_eq!(begun.elapsed() >= Duration::from_millis(200), stubborn);
+        assert!(begun.elapsed() < LIMIT / 2);
+        assert!(!stage.exited().1, "it was asked to");
+    }
+}
+
+/// A crash is the end of everything that the server ever forked.
+#[test]
+fn a_crash_takes_processes_of_other_sessions_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let note = path_in(&dir, "worker");
+    let script = format!("setsid sh -c 'echo $$ > {}; sleep 66; true' & wait", note.display());
+    let stage = Stage::within(dir, &[shell(&script)]);
+    let leader = stage.started();
+    let worker = pid_in(&note);
+    // SAFETY: kill takes two integers; the leader is a child of the supervisor in this process.
+    unsafe { libc::kill(leader as i32, libc::SIGKILL) };
+    assert_eq!(stage.exited(), (Status::Signal(libc::SIGKILL), true));
+    stage.started();
+    assert!(!alive(worker));
+}
+
 /// Not a test: the daemon that other tests kill.
 #[test]
 #[ignore = "started by other tests"]
@@ -416,13 +500,4 @@ fn helper_daemon() {
     };
     let _supervisor = Supervisor::start(&[shell(&script)], Path::new(&dir), |_| ()).unwrap();
     std::thread::sleep(Duration::from_secs(60));
-}
-
-struct Guard(std::process::Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

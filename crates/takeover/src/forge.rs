@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use datapath::{Flow, FlowKey};
+use datapath::{Embryo, Flow, FlowKey};
 use etherparse::ip_number::TCP;
 use etherparse::{
     IpHeaders, Ipv4Header, Ipv6FlowLabel, Ipv6Header, PacketBuilder, TcpHeader, TcpOptionElement,
@@ -39,6 +39,27 @@ pub(crate) fn segment(
         tcp.set_options(&options).expect("twelve bytes of options fit");
     }
     emit(out, client.ip(), server.ip(), tcp, payload);
+}
+
+/// The client's SYN once more.
+pub(crate) fn syn(out: &mut Vec<u8>, embryo: &Embryo) {
+    let (client, server) = (embryo.key.client(), embryo.key.server());
+    let mut tcp = TcpHeader::new(client.port(), server.port(), embryo.irs(), embryo.window());
+    tcp.syn = true;
+    let offered = embryo.options();
+    (tcp.ece, tcp.cwr) = (offered.ecn, offered.ecn);
+    let mut options = vec![TcpOptionElement::MaximumSegmentSize(embryo.mss())];
+    if offered.sack {
+        options.push(TcpOptionElement::SelectiveAcknowledgementPermitted);
+    }
+    if let Some(tsval) = embryo.tsval() {
+        options.push(TcpOptionElement::Timestamp(tsval, 0));
+    }
+    if let Some(scale) = embryo.wscale() {
+        options.push(TcpOptionElement::WindowScale(scale));
+    }
+    tcp.set_options(&options).expect("nineteen bytes of options fit");
+    emit(out, client.ip(), server.ip(), tcp, &[]);
 }
 
 /// The service's reset of a flow, with the sequence number the client expects.
@@ -81,7 +102,7 @@ fn emit(out: &mut Vec<u8>, from: IpAddr, to: IpAddr, tcp: TcpHeader, payload: &[
 }
 
 /// The data path's clock, in its unit.
-fn now_ms() -> u32 {
+pub(crate) fn now_ms() -> u32 {
     (hostnet::now_boottime_ns() / 1_000_000) as u32
 }
 

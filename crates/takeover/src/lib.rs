@@ -17,11 +17,12 @@ mod forge;
 mod replay;
 mod reset;
 mod stale;
+mod swallowers;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use datapath::{Flow, FlowKey, FlowState, FlowTable, Record};
+use datapath::{Flow, FlowKey, FlowState, FlowTable, Record, Ringer};
 use hostnet::{Tun, TunError};
 use journal::{Appended, Journal, Opened};
 
@@ -29,6 +30,7 @@ pub use reset::ResetError;
 
 use replay::{Chunk, Replay};
 use reset::Resetter;
+use swallowers::Swallowers;
 
 /// How long the server may take to accept an adopted connection before it is reset.
 pub const GIVE_UP: Duration = Duration::from_secs(30);
@@ -39,6 +41,10 @@ const RETRY: Duration = Duration::from_millis(2);
 /// Children that may fail in one go: behind a full accept queue the next ones would fail as well,
 /// and only cost the server the time it needs to empty the queue.
 const FAILURES: usize = 4;
+
+/// Age up to which a SYN is answered in the dead primary's place: its client would send it again
+/// after a second (RFC 6298 §2.1).
+const YOUNG: Duration = Duration::from_secs(1);
 
 /// How long the record of a flow may lag behind its entry in the table.
 const UNLOGGED_GRACE: Duration = Duration::from_millis(100);
@@ -131,8 +137,7 @@ pub struct Engine {
     retry_at: Option<Instant>,
     /// Flows of the table that the journal does not know, and until when their record may come.
     unlogged: HashMap<FlowKey, Instant>,
-    /// Opened flows that may still have output to swallow.
-    swallowing: Vec<FlowKey>,
+    swallowers: Swallowers,
     sweep_at: Instant,
     progress: Progress,
     notices: Vec<Notice>,
@@ -140,8 +145,15 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// `tun` is the device that the data path's adoption program is attached to.
-    pub fn new(table: FlowTable, tun: Tun, budgets: Budgets) -> Result<Self, ResetError> {
+    /// `tun` is the device that the data path's adoption program is attached to; `ringer` the data
+    /// path's, if the kernel needs one.
+    pub fn new(
+        table: FlowTable,
+        tun: Tun,
+        ringer: Option<Ringer>,
+        budgets: Budgets,
+    ) -> Result<Self, ResetError> {
+        let now = Instant::now();
         Ok(Self {
             table,
             tun,
@@ -153,8 +165,8 @@ impl Engine {
             unborn: VecDeque::new(),
             retry_at: None,
             unlogged: HashMap::new(),
-            swallowing: Vec::new(),
-            sweep_at: Instant::now() + stale::SWEEP,
+            swallowers: Swallowers::new(ringer, now),
+            sweep_at: now + stale::SWEEP,
             progress: Progress::default(),
             notices: Vec::new(),
             packet: Vec::with_capacity(replay::MAX_CHUNK as usize + 128),
@@ -168,7 +180,7 @@ impl Engine {
         self.adoptions.clear();
         self.unborn.clear();
         self.unlogged.clear();
-        self.swallowing.clear();
+        self.swallowers.clear();
         self.retry_at = None;
         self.duty = Duty::Backup;
     }
@@ -180,12 +192,12 @@ impl Engine {
         self.progress = Progress::default();
         for (key, flow) in self.table.snapshot() {
             match flow.state() {
-                // A handshake that completed in this very moment: its record is still in the log,
-                // and begins the adoption when it is read.
-                FlowState::Tracked if self.journal.instream(&key).is_none() => {
+                FlowState::Tracked if self.holds(&key, &flow) => self.begin(key, flow, now),
+                // It spoke in this very moment: its record is still in the log, and begins the
+                // adoption when it is read.
+                FlowState::Tracked => {
                     self.unlogged.insert(key, now + UNLOGGED_GRACE);
                 }
-                FlowState::Tracked => self.begin(key, flow, now),
                 FlowState::Simplex => {
                     self.progress.flows += 1;
                     self.reset(&key, flow.una(), ResetReason::Simplex);
@@ -194,6 +206,9 @@ impl Engine {
                 FlowState::Adopting | FlowState::Open => {}
             }
         }
+        self.greet();
+        self.give_birth(now);
+        // Later: these are not carried on, and nobody gains by hearing of it early.
         for stray in self.table.strays() {
             self.table.forget_stray(&stray.key);
             self.progress.flows += 1;
@@ -202,23 +217,37 @@ impl Engine {
         self.advance(now);
     }
 
+    /// Lets connections begin here that the dead primary has not answered. Handshakes whose SYN-ACK
+    /// has passed need no help: their next segment makes a flow, which is adopted.
+    fn greet(&mut self) {
+        for embryo in self.table.unanswered(forge::now_ms(), YOUNG) {
+            self.table.forget_embryo(&embryo.key);
+            forge::syn(&mut self.packet, &embryo);
+            if let Err(error) = self.tun.write_packet(&self.packet) {
+                tracing::warn!(flow = %embryo.key, %error, "cannot write a forged SYN");
+                return;
+            }
+        }
+    }
+
     /// One record of the log, in order.
     pub fn on_record(&mut self, record: &Record, payload: &[u8], now: Instant) {
         match *record {
             Record::Opened { key, irs, service } => {
-                let budget = self.budgets.per_flow.get(service as usize).copied().unwrap_or(0);
-                if self.journal.open(key, irs, budget) == Opened::OverBudget {
-                    return self.over_budget(key);
+                if !self.knows(&key, irs) {
+                    self.open(key, irs, service);
                 }
-                self.unlogged.remove(&key);
-                if let Duty::Primary { .. } = self.duty
-                    && let Some(flow) = self.table.get(&key)
-                    && flow.state() == FlowState::Tracked
-                {
-                    self.begin(key, flow, now);
+                self.consider(key, now);
+            }
+            Record::Segment { key, irs, seq, fin, service } => {
+                if !self.knows(&key, irs) && self.is_tracked(&key, irs) {
+                    self.open(key, irs, service);
+                }
+                self.on_segment(key, seq, payload, fin);
+                if self.unlogged.contains_key(&key) {
+                    self.consider(key, now);
                 }
             }
-            Record::Segment { key, seq, fin, .. } => self.on_segment(key, seq, payload, fin),
             Record::Reset { key, seq } => {
                 // Only a reset that its TCP believes ends a flow (RFC 5961 §3.2).
                 if self.journal.reset_is_acceptable(&key, seq) {
@@ -269,7 +298,7 @@ impl Engine {
                 self.reset(&key, flow.una(), ResetReason::NotLogged);
             }
         }
-        self.retire_swallowers();
+        self.swallowers.advance(&self.table, !self.adoptions.is_empty(), now);
         self.announce_if_done(now);
         if now >= self.sweep_at {
             self.sweep_at = now + stale::SWEEP;
@@ -279,8 +308,7 @@ impl Engine {
             (Some(at), _) => Some(*at),
             (None, false) => Some(now + BUSY),
             (None, true) if !self.unlogged.is_empty() => Some(now + BUSY),
-            (None, true) if !self.swallowing.is_empty() => Some(now + Duration::from_millis(50)),
-            (None, true) => None,
+            (None, true) => self.swallowers.due(),
         }
     }
 
@@ -294,6 +322,50 @@ impl Engine {
 
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// Is this connection, not an older one with its addresses, in the journal?
+    fn knows(&self, key: &FlowKey, irs: u32) -> bool {
+        self.journal.instream(key).is_some_and(|instream| instream.irs() == irs)
+    }
+
+    /// Is it in the table and to be logged? Not so once it is over, or simplex.
+    fn is_tracked(&self, key: &FlowKey, irs: u32) -> bool {
+        self.table
+            .get(key)
+            .is_some_and(|flow| flow.irs() == irs && flow.state() == FlowState::Tracked)
+    }
+
+    fn open(&mut self, key: FlowKey, irs: u32, service: u32) {
+        let budget = self.budgets.per_flow.get(service as usize).copied().unwrap_or(0);
+        if self.journal.open(key, irs, budget) == Opened::OverBudget {
+            self.over_budget(key);
+        }
+    }
+
+    /// Does the journal hold every byte that the data path says it has logged? The stream may have
+    /// holes, which the client fills; but it cannot end before the last byte that was passed on to
+    /// the primary, or else a byte is lost (invariants 1 and 6).
+    fn holds(&self, key: &FlowKey, flow: &Flow) -> bool {
+        self.journal.instream(key).is_some_and(|instream| {
+            instream.irs() == flow.irs() && !replay::after(flow.rcv_max(), instream.end())
+        })
+    }
+
+    /// A record has come of a flow that may wait for it to be taken over.
+    fn consider(&mut self, key: FlowKey, now: Instant) {
+        if let Duty::Primary { .. } = self.duty
+            && let Some(flow) = self.table.get(&key)
+            && flow.state() == FlowState::Tracked
+            && !self.adoptions.contains_key(&key)
+        {
+            if self.holds(&key, &flow) {
+                self.unlogged.remove(&key);
+                self.begin(key, flow, now);
+            } else {
+                self.unlogged.entry(key).or_insert(now + UNLOGGED_GRACE);
+            }
+        }
     }
 
     fn begin(&mut self, key: FlowKey, mut flow: Flow, now: Instant) {
@@ -479,7 +551,7 @@ impl Engine {
         }
         self.journal.close(&key);
         if adoption.flow.swallow_left() > 0 {
-            self.swallowing.push(key);
+            self.swallowers.add(key, now);
         }
         self.progress.pending -= 1;
         self.progress.adopted += 1;
@@ -488,18 +560,6 @@ impl Engine {
             self.progress.first_open.get_or_insert(took);
             self.progress.last_open = Some(took);
         }
-    }
-
-    fn retire_swallowers(&mut self) {
-        let table = &self.table;
-        self.swallowing.retain(|key| match table.get(key) {
-            Some(flow) if flow.swallow_left() > 0 => true,
-            Some(_) => {
-                table.stop_swallowing(key);
-                false
-            }
-            None => false,
-        });
     }
 
     /// Forgets flows whose client is gone without a word.

@@ -122,7 +122,8 @@ impl Replay {
     }
 }
 
-fn after(a: u32, b: u32) -> bool {
+/// Sequence numbers compare modulo 2^32 (RFC 9293 §3.4).
+pub(crate) fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 

@@ -39,6 +39,9 @@ int adopt_in(struct __sk_buff *skb)
 		return drop(COUNT_ADOPT_STRAY);
 	key_inbound(&p, &key);
 	flow = bpf_map_lookup_elem(&flows, &key);
+	/* A connection that the dead primary has not answered begins here like any other. */
+	if (!flow && (p.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return TC_ACT_OK;
 	if (!flow || (flow->state != FLOW_ADOPTING && flow->state != FLOW_OPEN))
 		return drop(COUNT_ADOPT_STRAY);
 	if (flow->flags & FLOW_BORN)

@@ -67,14 +67,14 @@ static __always_inline bool acknowledges_what_was_sent(const struct flow *flow, 
 
 /* Takes over what a plausible client segment says about acknowledgement, window and clock. */
 static __always_inline void follow_client(struct __sk_buff *skb, const struct packet *p,
-					  struct flow *flow)
+					  struct flow *flow, __u64 now)
 {
 	__u32 end = p->seq + p->payload_length + (p->flags & TCP_FIN ? 1 : 0);
 	__u32 edge = p->ack + ((__u32)p->window << flow->snd_wscale);
 	__s32 progress = p->ack - flow->una;
 	__u32 tsval, tsecr;
 
-	flow->seen_s = now_s();
+	flow->seen_s = now / 1000000000;
 	if (seq_after(end, flow->rcv_max))
 		flow->rcv_max = end;
 	if (!(p->flags & TCP_ACK) || !acknowledges_what_was_sent(flow, p->ack))
@@ -87,7 +87,7 @@ static __always_inline void follow_client(struct __sk_buff *skb, const struct pa
 			flow->snd_edge = edge;
 	}
 	if (flow->options & OPT_TSTAMP && parse_timestamps(skb, p, &tsval, &tsecr)) {
-		__u32 delta = tsecr - now_ms();
+		__u32 delta = tsecr - (__u32)(now / 1000000);
 
 		if (seq_after(tsval, flow->tsval))
 			flow->tsval = tsval;
@@ -115,6 +115,8 @@ static __always_inline void embryo_syn(struct __sk_buff *skb, const struct packe
 		return;
 	parse_options(skb, p, &o);
 	fresh.irs = p->seq;
+	fresh.syn_ms = now_ms();
+	fresh.client_window = p->window;
 	fresh.client_tsval = o.tsval;
 	fresh.client_mss = o.mss;
 	fresh.client_wscale = o.wscale;
@@ -154,16 +156,19 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 						     __u32 epoch, bool *refused)
 {
 	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
-	struct flow fresh = {};
-	__u32 sent, answered;
+	struct flow fresh = {}, *known;
+	__u32 sent;
 
 	*refused = false;
 	if (!e || !e->answered || (p->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK)
 		return NULL;
-	/* The handshake's last ACK may be lost: the first data segment does as well. */
+	/* The handshake's last ACK may be lost: the first data does as well. But the server says
+	 * nothing before it has heard one of the two, so both acknowledge its SYN alone. What
+	 * acknowledges anything else belongs to another handshake of this client's, with another
+	 * node perhaps: its SYN, sent again after the first SYN-ACK was lost, may have been answered
+	 * here. */
 	sent = p->seq - (e->irs + 1);
-	answered = p->ack - (e->iss + 1);
-	if (sent > MAX_WINDOW || answered > MAX_WINDOW)
+	if (sent > MAX_WINDOW || p->ack != e->iss + 1)
 		return NULL;
 	if (e->fast_open) {
 		count(COUNT_FAST_OPEN);
@@ -187,7 +192,14 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 	fresh.snd_wscale = e->client_wscale;
 	fresh.rcv_wscale = e->server_wscale;
 	fresh.state = FLOW_TRACKED;
-	if (bpf_map_update_elem(&flows, key, &fresh, BPF_ANY)) {
+	known = bpf_map_lookup_elem(&flows, key);
+	if (known && known->irs != fresh.irs)
+		bpf_map_delete_elem(&flows, key);
+	if (bpf_map_update_elem(&flows, key, &fresh, BPF_NOEXIST)) {
+		/* The client's next segment may be here at the same time, on another processor. */
+		known = bpf_map_lookup_elem(&flows, key);
+		if (known)
+			return known;
 		count(COUNT_FLOWS_FULL);
 		bpf_map_delete_elem(&embryos, key);
 		return NULL;

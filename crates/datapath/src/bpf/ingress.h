@@ -13,7 +13,7 @@ static __always_inline bool from_peer(struct __sk_buff *skb, int link)
 	__u8 mac[6], different = 0;
 	int i;
 
-	if (bpf_skb_load_bytes(skb, ETH_ALEN, mac, sizeof(mac)))
+	if (!read_header(skb, ETH_ALEN, mac, sizeof(mac)))
 		return false;
 	for (i = 0; i < 6; i++)
 		different |= mac[i] ^ peer[i];
@@ -46,24 +46,35 @@ static __always_inline int drop(enum counter why)
 static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 			       const struct flow_key *key, __u32 service, __u32 epoch)
 {
-	bool journal = now_ns() < ctl.journal_until_ns;
+	__u64 now = now_ns();
+	bool journal = now < ctl.journal_until_ns;
 	bool refused;
 	struct flow *flow;
 
 	if (!checksum_good(skb, p))
 		return drop(COUNT_DROP_CHECKSUM);
+	flow = bpf_map_lookup_elem(&flows, key);
 	if (p->flags & TCP_SYN) {
-		if (journal && !(p->flags & TCP_ACK))
-			embryo_syn(skb, p, key);
+		if (!(p->flags & TCP_ACK)) {
+			/* Whatever was unprotected, or over, with these addresses: this is new. */
+			bpf_map_delete_elem(&strays, key);
+			if (flow)
+				flow->flags |= FLOW_RENEWED;
+			if (journal)
+				embryo_syn(skb, p, key);
+		}
 		return send_to_peer(skb, COUNT_RELAYED);
 	}
 	/* A connection that reuses the addresses of an old one arrives with a handshake of its
 	 * own: it takes the old one's place. */
-	flow = journal ? flow_from_embryo(p, key, service, epoch, &refused) : NULL;
-	if (journal && refused)
-		return TC_ACT_SHOT;
-	if (!flow)
-		flow = bpf_map_lookup_elem(&flows, key);
+	if (journal && (!flow || flow->flags & FLOW_RENEWED)) {
+		struct flow *renewed = flow_from_embryo(p, key, service, epoch, &refused);
+
+		if (refused)
+			return TC_ACT_SHOT;
+		if (renewed)
+			flow = renewed;
+	}
 	if (!flow)
 		note_stray(p, key);
 	if (!flow || !journal) {
@@ -71,7 +82,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 		 * the daemon is back. But what the log has missed it will never have. */
 		if (flow && plausible(flow, p)) {
 			if (!(p->flags & TCP_RST))
-				follow_client(skb, p, flow);
+				follow_client(skb, p, flow, now);
 			if (flow->state == FLOW_TRACKED &&
 			    (p->payload_length || p->flags & (TCP_FIN | TCP_RST)))
 				flow->state = FLOW_SIMPLEX;
@@ -83,7 +94,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 		return drop(COUNT_DROP_WILD);
 	if (flow->state == FLOW_TRACKED) {
 		if (p->payload_length || p->flags & TCP_FIN) {
-			if (!log_segment(skb, p, key, flow->service, false))
+			if (!log_segment(skb, p, key, flow, false))
 				return drop(COUNT_DROP_RING_FULL);
 		} else if (p->flags & TCP_RST) {
 			if (!log_event(key, RECORD_RESET, p->seq, 0, flow->service, false))
@@ -93,13 +104,16 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 		count(COUNT_UNTRACKED);
 	}
 	if (!(p->flags & TCP_RST))
-		follow_client(skb, p, flow);
+		follow_client(skb, p, flow, now);
 	if (p->flags & TCP_FIN) {
 		flow->flags |= FLOW_CLIENT_FIN;
 		flow->client_fin = p->seq + p->payload_length;
 	}
 	if (is_over(flow)) {
-		log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
+		/* Without this acknowledgement the server sends its FIN again, and so comes the next
+		 * occasion. */
+		if (!log_event(key, RECORD_CLOSED, 0, 0, flow->service, false))
+			return drop(COUNT_DROP_RING_FULL);
 		bpf_map_delete_elem(&flows, key);
 		leave_stray(key);
 	}
@@ -109,7 +123,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 /* Up to where the adopted child has sent, in its own view. What has been seen leaving is no measure:
  * a full queue behind the egress hook refuses segments, and the child takes them for unsent. */
 static __always_inline __u32 sent_by_child(struct __sk_buff *skb, const struct packet *p,
-					   const struct flow *flow)
+					   struct flow *flow)
 {
 	struct bpf_sock *child = local_socket(skb, p);
 	__u32 sent = flow->snd_max;
@@ -120,7 +134,7 @@ static __always_inline __u32 sent_by_child(struct __sk_buff *skb, const struct p
 	if (child->state != BPF_TCP_LISTEN) {
 		tcp = bpf_skc_to_tcp_sock(child);
 		if (tcp)
-			sent = tcp->snd_nxt;
+			flow->child_nxt = sent = tcp->snd_nxt;
 	}
 	bpf_sk_release(child);
 	return sent;
@@ -128,14 +142,15 @@ static __always_inline __u32 sent_by_child(struct __sk_buff *skb, const struct p
 
 /* An adopted child has yet to send what the client already acknowledges (the dead primary's last
  * segments were still on their way). Its TCP would discard such an acknowledgement and both sides
- * would wait for ever, so it is told the part it can understand. */
+ * would wait for ever, so it is told the part it can understand. What the child has sent stays
+ * sent, so the socket is looked up only for an acknowledgement beyond the last answer. */
 static __always_inline void clamp_ack(struct __sk_buff *skb, const struct packet *p,
-				      const struct flow *flow)
+				      struct flow *flow)
 {
 	__be32 seen = bpf_htonl(p->ack), told;
 	__u32 sent;
 
-	if (!(p->flags & TCP_ACK))
+	if (!(p->flags & TCP_ACK) || !seq_after(p->ack, flow->child_nxt))
 		return;
 	sent = sent_by_child(skb, p, flow);
 	if (!seq_after(p->ack, sent))
@@ -148,15 +163,19 @@ static __always_inline void clamp_ack(struct __sk_buff *skb, const struct packet
 	count(COUNT_ACK_CLAMPED);
 }
 
-/* Is this the end of an adopted flow? TCP believes a reset only at the very next byte (RFC 5961
- * §3.2), which is not known here when segments are missing. Forgetting a flow too late costs an
- * entry; forgetting it while the child still repeats output would put those bytes into the stream
- * a second time. */
+/* Has the child nothing left to repeat of what the client has? Until then the flow must be known:
+ * forgetting it too late costs an entry, forgetting it too early would put those bytes into the
+ * stream a second time. */
+static __always_inline bool has_caught_up(const struct flow *flow)
+{
+	return !flow->swallow && !seq_after(flow->una, flow->snd_max);
+}
+
+/* Does this reset end an adopted flow? TCP believes a reset only at the very next byte (RFC 5961
+ * §3.2), which is not known here when segments are missing. */
 static __always_inline bool resets_child(const struct flow *flow, const struct packet *p)
 {
-	if (!(p->flags & TCP_RST))
-		return false;
-	return p->seq == flow->rcv_max || (!flow->swallow && !seq_after(flow->una, flow->snd_max));
+	return p->flags & TCP_RST && (p->seq == flow->rcv_max || has_caught_up(flow));
 }
 
 /* Primary: to the local stack, unless the flow is being taken over. */
@@ -188,14 +207,14 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 		if (p->flags & TCP_SYN)
 			return drop(COUNT_HELD);
 		if (p->payload_length || p->flags & TCP_FIN) {
-			if (!log_segment(skb, p, key, flow->service, true))
+			if (!log_segment(skb, p, key, flow, true))
 				return drop(COUNT_DROP_RING_FULL);
 		} else if (p->flags & TCP_RST) {
 			if (!log_event(key, RECORD_RESET, p->seq, 0, flow->service, true))
 				return drop(COUNT_DROP_RING_FULL);
 		}
 		if (!(p->flags & TCP_RST))
-			follow_client(skb, p, flow);
+			follow_client(skb, p, flow, now_ns());
 		return drop(COUNT_HELD);
 	case FLOW_OPEN:
 		if (role.duplex && !relayed)
@@ -203,11 +222,13 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 		if (p->flags & TCP_SYN)
 			return TC_ACT_OK;
 		if (!(p->flags & TCP_RST))
-			follow_client(skb, p, flow);
+			follow_client(skb, p, flow, now_ns());
 		if (p->flags & TCP_FIN)
 			flow->flags |= FLOW_CLIENT_FIN;
 		clamp_ack(skb, p, flow);
-		if (is_over(flow) || resets_child(flow, p)) {
+		/* The dead primary's last segments may end the stream for the client before the child
+		 * has come as far. */
+		if ((is_over(flow) && has_caught_up(flow)) || resets_child(flow, p)) {
 			log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
 			bpf_map_delete_elem(&flows, key);
 		}
@@ -245,6 +266,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 
 	if (!relayed)
 		return drop(COUNT_DROP_STRANGER);
+	if (!checksum_good(skb, p))
+		return drop(COUNT_DROP_CHECKSUM);
 	key_outbound(p, &key);
 	if (role_of(&key).role != ROLE_BACKUP)
 		return drop(COUNT_DROP_NO_ROLE);
@@ -255,7 +278,9 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 		if (!flow)
 			end_stray(p, &key);
 		if (flow && p->flags & TCP_RST) {
-			log_event(&key, RECORD_CLOSED, 0, 0, flow->service, false);
+			/* Who has no connection any more answers the client's next segment alike. */
+			if (!log_event(&key, RECORD_CLOSED, 0, 0, flow->service, false))
+				return drop(COUNT_DROP_RING_FULL);
 			bpf_map_delete_elem(&flows, &key);
 			leave_stray(&key);
 		} else if (flow && p->flags & TCP_FIN) {
@@ -326,6 +351,10 @@ static __always_inline int inbound(struct __sk_buff *skb, int link)
 		ctl.service_frames++;
 	if (skb->protocol == bpf_htons(ETH_P_ARP))
 		return link == 0 ? arp_in(skb) : TC_ACT_OK;
+	/* A switch that has forgotten an address floods its frames. What is for another host the
+	 * kernel throws away behind this hook; here it would be relayed a second time. */
+	if (skb->pkt_type != PACKET_HOST)
+		return TC_ACT_OK;
 	parsed = parse_ip(skb, ETH_HLEN, &p);
 	if (parsed == PARSED_OTHER)
 		return TC_ACT_OK;

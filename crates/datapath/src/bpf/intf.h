@@ -91,6 +91,7 @@ enum flow_state {
 #define FLOW_CLIENT_FIN 0x02 /* the client's FIN was logged; client_fin is its sequence number */
 #define FLOW_BORN 0x04	     /* the listener has accepted the adopted child */
 #define FLOW_DIVERGED 0x08   /* the server ended the stream before the client's position */
+#define FLOW_RENEWED 0x10    /* a SYN with the flow's addresses passed: see the table of handshakes */
 
 struct flow {
 	/* Outstream bytes the client has acknowledged, FIN included: una - (iss + 1), unwrapped. */
@@ -114,6 +115,7 @@ struct flow {
 	__u32 child_ack;  /* adopting: the child's latest acknowledgement */
 	__u32 child_edge; /* adopting: right edge of the child's window */
 	__u32 snd_max;	  /* adopted: end of the highest segment the child has sent */
+	__u32 child_nxt;  /* adopted: what the child had sent, in its own view, when last asked */
 	__u32 seen_s;	  /* when a segment of it last passed this node, CLOCK_BOOTTIME in s */
 	__u32 service;
 	__u16 mss;	 /* the client's */
@@ -133,6 +135,8 @@ struct embryo {
 	__u32 client_tsval;
 	__u32 server_tsval;
 	__u32 server_ts_ms; /* our clock when server_tsval passed */
+	__u32 syn_ms;	    /* our clock when the SYN passed */
+	__u16 client_window; /* of the SYN: never scaled */
 	__u16 client_mss;
 	__u8 client_wscale;
 	__u8 client_options; /* OPT_* offered */
@@ -140,6 +144,7 @@ struct embryo {
 	__u8 server_options; /* OPT_* agreed */
 	__u8 answered;	     /* the SYN-ACK passed through this node */
 	__u8 fast_open;	     /* data travelled with the SYN */
+	__u8 pad[2];
 };
 
 /* A connection that passes this backup unprotected: it began before the node joined, or its
@@ -153,7 +158,8 @@ struct stray {
 /* Log records, oldest first. Payload follows the header. */
 enum record_kind {
 	RECORD_OPENED = 1,  /* handshake complete: seq = IRS */
-	RECORD_SEGMENT = 2, /* client data and/or FIN: seq = first byte */
+	RECORD_SEGMENT = 2, /* client data and/or FIN: seq = first byte, irs tells its connection. Two
+			     * processors may log a handshake's end and the first data in either order */
 	RECORD_RESET = 3,   /* the client sent RST with this seq */
 	RECORD_CLOSED = 4,  /* both sides ended the connection, or the server reset it */
 	RECORD_BORN = 5,    /* the adopted child reached the accept queue */
@@ -168,6 +174,7 @@ struct record {
 	struct flow_key key;
 	__u32 seq;
 	__u32 len; /* payload bytes that follow */
+	__u32 irs;
 	__u32 service;
 	__u8 kind;
 	__u8 flags;

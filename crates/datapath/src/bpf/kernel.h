@@ -24,10 +24,26 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	int sk_rcvlowat;
+} CORE;
+
+struct inet_sock {
+	struct sock sk;
+} CORE;
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
 } CORE;
 
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	__u32 snd_nxt;
+	__u32 rcv_nxt;
+	__u32 copied_seq;
+} CORE;
+
+struct bpf_iter__tcp {
+	struct sock_common *sk_common;
 } CORE;
 
 struct task_struct {
@@ -57,6 +73,9 @@ struct bpf_tcp_req_attrs {
 
 #define PF_EXITING 0x00000004
 
+/* if_packet.h */
+#define PACKET_HOST 0
+
 /* skbuff.h */
 #define CHECKSUM_NONE 0
 #define CHECKSUM_UNNECESSARY 1
@@ -66,6 +85,6 @@ struct bpf_tcp_req_attrs {
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym;
 extern int bpf_dynptr_copy(struct bpf_dynptr *dst, __u32 dst_off, struct bpf_dynptr *src,
-			   __u32 src_off, __u32 size) __ksym;
+			   __u32 src_off, __u32 size) __ksym __weak; /* since 6.16 */
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
 				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;

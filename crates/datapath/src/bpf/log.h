@@ -29,6 +29,7 @@ static __always_inline bool log_event(const struct flow_key *key, __u8 kind, __u
 	r->seq = seq;
 	/* Only a segment has bytes behind it; other kinds give the field a meaning of their own. */
 	r->len = len;
+	r->irs = 0;
 	r->service = service;
 	r->flags = 0;
 	r->pad = 0;
@@ -36,22 +37,81 @@ static __always_inline bool log_event(const struct flow_key *key, __u8 kind, __u
 	return true;
 }
 
+#define MAX_SUPER_SEGMENT (512 << 10) /* BIG TCP */
+
+struct copy_context {
+	struct __sk_buff *skb;
+	struct bpf_dynptr *out;
+	__u32 from;
+	__u32 to;
+	__u32 left;
+};
+
+static long copy_chunk(__u32 index, void *data)
+{
+	struct copy_context *c = data;
+	__u64 n = c->left < CHUNK ? c->left : CHUNK;
+	__u32 zero = 0;
+	struct scratch_space *scratch = bpf_map_lookup_elem(&scratch_space, &zero);
+
+	/* The verifier must see the bounds on the very register that is passed on. */
+	barrier_var(n);
+	if (!scratch || n == 0 || n > CHUNK)
+		return 1;
+	if (bpf_skb_load_bytes(c->skb, c->from, scratch->words, n) ||
+	    bpf_dynptr_write(c->out, c->to, scratch->words, n, 0))
+		return 1;
+	c->from += n;
+	c->to += n;
+	c->left -= n;
+	return 0;
+}
+
+/* A payload into its record, through the scratch space: for kernels without bpf_dynptr_copy. */
+static __always_inline bool copy_in_chunks(struct __sk_buff *skb, const struct packet *p,
+					   struct bpf_dynptr *out, __u32 at)
+{
+	struct copy_context c = {
+		.skb = skb,
+		.out = out,
+		.from = p->payload_offset,
+		.to = at,
+		.left = p->payload_length,
+	};
+
+	bpf_loop(MAX_SUPER_SEGMENT / CHUNK, copy_chunk, &c, 0);
+	return !c.left;
+}
+
+static __always_inline bool copy_payload(struct __sk_buff *skb, const struct packet *p,
+					 struct bpf_dynptr *out, __u32 at)
+{
+	struct bpf_dynptr in;
+
+	if (copy_by_chunks || !bpf_ksym_exists(bpf_dynptr_copy))
+		return copy_in_chunks(skb, p, out, at);
+	return !bpf_dynptr_from_skb(skb, 0, &in) &&
+	       !bpf_dynptr_copy(out, at, &in, p->payload_offset, p->payload_length);
+}
+
 /* A client segment with its payload. False: not logged, so it must not go on either. */
 static __always_inline bool log_segment(struct __sk_buff *skb, const struct packet *p,
-					const struct flow_key *key, __u32 service, bool urgent)
+					const struct flow_key *key, const struct flow *flow,
+					bool urgent)
 {
 	struct record header = {
 		.key = *key,
 		.kind = RECORD_SEGMENT,
 		.seq = p->seq,
 		.len = p->payload_length,
-		.service = service,
+		.irs = flow->irs,
+		.service = flow->service,
 		.flags = p->flags & TCP_FIN ? RECORD_FIN : 0,
 	};
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
-	struct bpf_dynptr out, in;
+	struct bpf_dynptr out;
 
-	/* The copy below trusts an offset behind the linear part as if it lay inside (the kernel's
+	/* bpf_dynptr_copy trusts an offset behind the linear part as if it lay inside (the kernel's
 	 * skb_pointer_if_linear() subtracts unsigned numbers, 6.18), and takes whatever memory is
 	 * there. Drivers that leave the headers in pages would have it so. */
 	if (kernel_skb->len - kernel_skb->data_len < p->payload_offset &&
@@ -63,12 +123,8 @@ static __always_inline bool log_segment(struct __sk_buff *skb, const struct pack
 	}
 	if (bpf_dynptr_write(&out, 0, &header, sizeof(header), 0))
 		goto discard;
-	if (p->payload_length) {
-		if (bpf_dynptr_from_skb(skb, 0, &in))
-			goto discard;
-		if (bpf_dynptr_copy(&out, sizeof(header), &in, p->payload_offset, p->payload_length))
-			goto discard;
-	}
+	if (p->payload_length && !copy_payload(skb, p, &out, sizeof(header)))
+		goto discard;
 	bpf_ringbuf_submit_dynptr(&out, wake_policy(urgent));
 	count(COUNT_LOGGED);
 	count_by(COUNT_LOGGED_BYTES, p->payload_length);

@@ -6,6 +6,7 @@ const volatile __u32 service_ifindex;
 const volatile __u32 cluster_ifindex;
 const volatile __u64 netns_cookie;	/* sockets of other namespaces are not ours */
 const volatile __be32 own_address4;	/* our address on the service link: what ARP may claim */
+const volatile bool copy_by_chunks;	/* as kernels without bpf_dynptr_copy must */
 
 /* On frames that the data path itself sends out of a link: node_out, which they meet on the way,
  * has either judged them already or must not take them for this node's output. */

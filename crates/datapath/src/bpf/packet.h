@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Reading and checking a frame. Headers are copied to the stack: segments may be paged, and a copy
- * of 60 bytes costs less than proving every pointer to the verifier.
+ * of 60 bytes costs less than proving every pointer to the verifier. Where they lie in the linear
+ * part, as they nearly always do, the copy needs no call.
  */
 #pragma once
 
@@ -89,6 +90,19 @@ enum parsed {
 	PARSED_MALFORMED, /* TCP, addresses known, lengths contradict each other */
 };
 
+/* Copies a header. False: the frame is too short. */
+static __always_inline bool read_header(struct __sk_buff *skb, __u32 offset, void *to,
+					const __u32 size)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (offset <= 512 && data + offset + size <= end) {
+		__builtin_memcpy(to, data + offset, size);
+		return true;
+	}
+	return !bpf_skb_load_bytes(skb, offset, to, size);
+}
+
 static __always_inline void map_ip4(__u8 *out, __be32 address)
 {
 	__builtin_memset(out, 0, 10);
@@ -108,7 +122,7 @@ static __always_inline enum parsed parse_ip(struct __sk_buff *skb, __u32 offset,
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct ip4_header ip;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		if (!read_header(skb, offset, &ip, sizeof(ip)))
 			return PARSED_OTHER;
 		if (ip.version_ihl >> 4 != 4 || (ip.version_ihl & 0xf) < 5)
 			return PARSED_OTHER;
@@ -126,7 +140,7 @@ static __always_inline enum parsed parse_ip(struct __sk_buff *skb, __u32 offset,
 		__u8 next;
 		int i;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		if (!read_header(skb, offset, &ip, sizeof(ip)))
 			return PARSED_OTHER;
 		if (bpf_ntohl(ip.version_class_label) >> 28 != 6)
 			return PARSED_OTHER;
@@ -144,7 +158,7 @@ static __always_inline enum parsed parse_ip(struct __sk_buff *skb, __u32 offset,
 
 			if (next != 0 && next != 43 && next != 60 && next != 44)
 				break;
-			if (bpf_skb_load_bytes(skb, p->l4_offset, extension, 2))
+			if (!read_header(skb, p->l4_offset, extension, 2))
 				return PARSED_OTHER;
 			if (next == 44) {
 				p->fragment = 1;
@@ -178,7 +192,7 @@ static __always_inline bool parse_tcp(struct __sk_buff *skb, struct packet *p)
 	struct tcp_header tcp;
 	__u32 length;
 
-	if (bpf_skb_load_bytes(skb, p->l4_offset, &tcp, sizeof(tcp)))
+	if (!read_header(skb, p->l4_offset, &tcp, sizeof(tcp)))
 		return false;
 	length = (tcp.offset >> 4) * 4;
 	if (length < sizeof(tcp) || length > p->l4_length)
@@ -288,7 +302,7 @@ static __always_inline bool parse_timestamps(struct __sk_buff *skb, const struct
 
 	if (p->options_length < sizeof(ts))
 		return false;
-	if (bpf_skb_load_bytes(skb, p->l4_offset + sizeof(struct tcp_header), &ts, sizeof(ts)))
+	if (!read_header(skb, p->l4_offset + sizeof(struct tcp_header), &ts, sizeof(ts)))
 		return false;
 	if (ts.head == bpf_htonl(0x0101080a)) {
 		*tsval = bpf_ntohl(ts.tsval);
@@ -304,19 +318,19 @@ static __always_inline bool parse_timestamps(struct __sk_buff *skb, const struct
 	}
 }
 
-#define CSUM_CHUNK 512
+#define CHUNK 512
 
 /* Too large for the stack. Used on ingress only, where programs do not nest. */
-struct csum_scratch {
-	__u64 words[CSUM_CHUNK / 8];
+struct scratch_space {
+	__u64 words[CHUNK / 8];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct csum_scratch);
-} csum_scratch SEC(".maps");
+	__type(value, struct scratch_space);
+} scratch_space SEC(".maps");
 
 struct csum_context {
 	struct __sk_buff *skb;
@@ -329,22 +343,22 @@ struct csum_context {
 static long csum_chunk(__u32 index, void *data)
 {
 	struct csum_context *c = data;
-	__u64 n = c->left < CSUM_CHUNK ? c->left : CSUM_CHUNK;
+	__u64 n = c->left < CHUNK ? c->left : CHUNK;
 	__u32 zero = 0;
-	struct csum_scratch *scratch = bpf_map_lookup_elem(&csum_scratch, &zero);
+	struct scratch_space *scratch = bpf_map_lookup_elem(&scratch_space, &zero);
 	__s64 sum;
 
 	barrier_var(n);
-	if (!scratch || n == 0 || n > CSUM_CHUNK)
+	if (!scratch || n == 0 || n > CHUNK)
 		return 1;
 	/* Zeros behind a short last chunk do not change the sum. */
-	if (n < CSUM_CHUNK)
-		__builtin_memset(scratch->words, 0, CSUM_CHUNK);
+	if (n < CHUNK)
+		__builtin_memset(scratch->words, 0, CHUNK);
 	if (bpf_skb_load_bytes(c->skb, c->offset, scratch->words, n)) {
 		c->failed = 1;
 		return 1;
 	}
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)scratch->words, CSUM_CHUNK, c->sum);
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)scratch->words, CHUNK, c->sum);
 	if (sum < 0) {
 		c->failed = 1;
 		return 1;
@@ -389,7 +403,7 @@ static __always_inline bool checksum_good(struct __sk_buff *skb, const struct pa
 	if (sum < 0)
 		return false;
 	c.sum = sum;
-	bpf_loop(1 + 65536 / CSUM_CHUNK, csum_chunk, &c, 0);
+	bpf_loop(1 + 65536 / CHUNK, csum_chunk, &c, 0);
 	if (c.failed || c.left)
 		return false;
 	sum = c.sum;

@@ -15,6 +15,19 @@ static __always_inline __be16 context_port(__u32 remote_port)
 	return bpf_htons(bpf_ntohl(remote_port));
 }
 
+static __always_inline void key_of_socket(struct sock_common *sk, struct flow_key *key)
+{
+	if (sk->skc_family == AF_INET) {
+		map_ip4(key->server, sk->skc_rcv_saddr);
+		map_ip4(key->client, sk->skc_daddr);
+	} else {
+		__builtin_memcpy(key->server, sk->skc_v6_rcv_saddr.b, 16);
+		__builtin_memcpy(key->client, sk->skc_v6_daddr.b, 16);
+	}
+	key->server_port = bpf_htons(sk->skc_num);
+	key->client_port = sk->skc_dport;
+}
+
 SEC("sockops")
 int sock_events(struct bpf_sock_ops *ops)
 {
@@ -48,7 +61,7 @@ int sock_events(struct bpf_sock_ops *ops)
 	if (!flow || flow->state != FLOW_ADOPTING || flow->flags & FLOW_BORN)
 		return 1;
 	flow->flags |= FLOW_BORN;
-	flow->snd_max = flow->birth_ack;
+	flow->snd_max = flow->child_nxt = flow->birth_ack;
 	if (flow->swallow)
 		bpf_sock_hash_update(ops, &swallowing, &key, BPF_ANY);
 	if (flow->replay_end == flow->birth_seq)
@@ -95,6 +108,38 @@ int swallow(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
+#define SOL_SOCKET 1
+#define SO_RCVLOWAT 18
+
+/*
+ * Rings at every adopted socket that holds unread bytes. To a socket in a socket map kernels with
+ * tcp_bpf_ioctl() answer FIONREAD with 0, whatever TCP holds. A server that believes it (nginx does,
+ * after a read that filled its buffer) waits for an edge of epoll's that never comes. Setting the
+ * low-water mark, to what it is, makes TCP look again whether the socket is readable.
+ */
+SEC("iter/tcp")
+int ring(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *common = ctx->sk_common;
+	struct flow_key key = {};
+	struct tcp_sock *tcp;
+	struct flow *flow;
+	int low_water;
+
+	if (!common)
+		return 0;
+	tcp = bpf_skc_to_tcp_sock(common);
+	if (!tcp || tcp->copied_seq == tcp->rcv_nxt)
+		return 0;
+	key_of_socket(common, &key);
+	flow = bpf_map_lookup_elem(&flows, &key);
+	if (!flow || !(flow->flags & FLOW_BORN))
+		return 0;
+	low_water = tcp->inet_conn.icsk_inet.sk.sk_rcvlowat;
+	bpf_setsockopt(tcp, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof(low_water));
+	return 0;
+}
+
 /* Signals by which an operator ends a server; any other death by signal is a crash. */
 static __always_inline bool is_orderly(__u32 signal)
 {
@@ -124,15 +169,7 @@ int server_close(struct bpf_sock *ctx)
 		return 1;
 	if (bpf_get_netns_cookie(ctx) != netns_cookie)
 		return 1;
-	key.server_port = bpf_htons(sk->__sk_common.skc_num);
-	if (sk->__sk_common.skc_family == AF_INET) {
-		map_ip4(key.server, sk->__sk_common.skc_rcv_saddr);
-		map_ip4(key.client, sk->__sk_common.skc_daddr);
-	} else {
-		__builtin_memcpy(key.server, sk->__sk_common.skc_v6_rcv_saddr.b, 16);
-		__builtin_memcpy(key.client, sk->__sk_common.skc_v6_daddr.b, 16);
-	}
-	key.client_port = sk->__sk_common.skc_dport;
+	key_of_socket(&sk->__sk_common, &key);
 	service = service_of(key.server, key.server_port);
 	if (!service)
 		return 1;

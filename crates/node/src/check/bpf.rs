@@ -15,7 +15,7 @@ pub(super) struct Btf(NonNull<sys::btf>);
 impl Btf {
     pub fn of_kernel() -> io::Result<Btf> {
         // What libbpf would print, the probe says better.
-        libbpf_rs::set_print(None);
+        datapath::log_to_tracing();
         // SAFETY: no arguments; a null pointer means an error, in errno.
         NonNull::new(unsafe { sys::btf__load_vmlinux_btf() })
             .map(Btf)

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statfs::{FsType, statfs};
 
 use super::Context;
 use crate::sock_diag;
@@ -83,47 +84,45 @@ pub(super) fn realtime(context: &mut Context<'_>) {
     }
 }
 
+/// The socket programs are attached to the root, and each server gets a cgroup below the daemon's.
 pub(super) fn cgroup2(context: &mut Context<'_>) {
-    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
-    let mounted = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let path = fields.nth(1)?;
-        (fields.next() == Some("cgroup2")).then_some(path)
-    });
-    if let Some(path) = mounted {
-        return context.ok(format!("cgroup2 is mounted at {path}"));
-    }
-    match detached_cgroup2() {
-        Ok(_) => context.ok("cgroup2 can be mounted"),
+    match crate::supervisor::try_cgroups() {
+        Ok(()) => context.ok("cgroup v2 is there, and servers can have cgroups of their own"),
         Err(error) => context.fail(
-            format!("cgroup2 is not mounted and cannot be: {error}"),
-            "the servers' connections are found by their cgroup",
-            "mount -t cgroup2 none /sys/fs/cgroup/unified, or use a kernel with CONFIG_CGROUPS \
-             and CONFIG_CGROUP_BPF",
+            format!("cgroup v2 cannot be used: {error}"),
+            "a server's processes are found by their cgroup, its connections from the root cgroup",
+            "use a kernel with CONFIG_CGROUPS and CONFIG_CGROUP_BPF, and let the daemon make \
+             cgroups below its own: with systemd, Delegate=yes and no ProtectControlGroups=",
         ),
     }
 }
 
-/// A cgroup2 mount that is attached nowhere and goes with its descriptor.
-fn detached_cgroup2() -> io::Result<OwnedFd> {
-    const FSCONFIG_CMD_CREATE: u32 = 6;
-    fn owned(fd: i64) -> io::Result<OwnedFd> {
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
+/// A host whose bpffs is not mounted yet is no failure: the daemon mounts it.
+pub(super) fn bpffs(context: &mut Context<'_>) {
+    const PLACE: &str = "/sys/fs/bpf";
+    let why = "it keeps the socket programs attached when the daemon is killed";
+    match statfs(PLACE) {
+        Ok(found) if found.filesystem_type() == FsType(libc::BPF_FS_MAGIC) => {
+            match nix::unistd::access(PLACE, nix::unistd::AccessFlags::W_OK) {
+                Ok(()) => context.ok(format!("bpffs is mounted at {PLACE}")),
+                Err(errno) => context.fail(
+                    format!("the bpffs at {PLACE} cannot be written to: {errno}"),
+                    why,
+                    "mount it read-write; with systemd, leave out ProtectKernelTunables=",
+                ),
+            }
         }
-        // SAFETY: the kernel has just made this descriptor for us alone.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+        Ok(_) => context.warn(
+            format!("no bpffs is mounted at {PLACE}; the daemon will mount it"),
+            why,
+            "mount -t bpf bpf /sys/fs/bpf, at every boot",
+        ),
+        Err(errno) => context.fail(
+            format!("{PLACE} cannot be used: {errno}"),
+            why,
+            "mount /sys, and mount -t bpf bpf /sys/fs/bpf",
+        ),
     }
-    // SAFETY: the name ends with NUL; the flag is FSOPEN_CLOEXEC.
-    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), 1) })?;
-    let fd = context.as_raw_fd();
-    let null = std::ptr::null::<u8>();
-    // SAFETY: this command takes neither key nor value.
-    if unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: integers only; the flag is FSMOUNT_CLOEXEC.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, 1, 0) })
 }
 
 pub(super) fn tun(context: &mut Context<'_>) {

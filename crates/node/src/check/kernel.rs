@@ -25,7 +25,6 @@ pub(super) fn kfuncs(context: &mut Context<'_>) {
     let needed = [
         ("bpf_sk_assign_tcp_reqsk", "connections are adopted with it"),
         ("bpf_dynptr_from_skb", "segments are logged with it"),
-        ("bpf_dynptr_copy", "segments are logged with it"),
     ];
     // Without BTF the probe before this one has failed.
     let Ok(btf) = Btf::of_kernel() else { return };

@@ -13,6 +13,8 @@ mod kernel;
 mod network;
 mod service;
 
+pub(crate) use service::MULTIPATH_MEND;
+
 use std::fmt;
 
 use serde::Serialize;
@@ -62,31 +64,47 @@ pub struct Probe {
     /// Stable and unique, for machines.
     pub id: &'static str,
     run: fn(&mut Context<'_>),
+    /// It waits for another host: it runs beside the others.
+    waits: bool,
+}
+
+impl Probe {
+    const fn new(id: &'static str, run: fn(&mut Context<'_>)) -> Self {
+        Self { id, run, waits: false }
+    }
+
+    fn find(&self, config: Option<&Config>) -> Vec<Finding> {
+        let mut context = Context { id: self.id, config, findings: Vec::new() };
+        (self.run)(&mut context);
+        context.findings
+    }
 }
 
 /// Every probe, in the order of the report: each may rely on what those before it say.
 pub const PROBES: &[Probe] = &[
-    Probe { id: "capabilities", run: host::capabilities },
-    Probe { id: "limits", run: host::limits },
-    Probe { id: "realtime", run: host::realtime },
-    Probe { id: "cgroup2", run: host::cgroup2 },
-    Probe { id: "tun", run: host::tun },
-    Probe { id: "sock-destroy", run: host::sock_destroy },
-    Probe { id: "syncookies", run: host::syncookies },
-    Probe { id: "btf", run: kernel::btf },
-    Probe { id: "kfuncs", run: kernel::kfuncs },
-    Probe { id: "bpf-programs", run: kernel::programs },
-    Probe { id: "bpf-maps", run: kernel::maps },
-    Probe { id: "interfaces", run: network::interfaces },
-    Probe { id: "mtu", run: network::mtu },
-    Probe { id: "rp-filter", run: network::rp_filter },
-    Probe { id: "service-address", run: network::service_addresses },
-    Probe { id: "peer", run: network::peer },
-    Probe { id: "key", run: service::key },
-    Probe { id: "state-dir", run: service::state_dir },
-    Probe { id: "service-user", run: service::users },
-    Probe { id: "service-command", run: service::commands },
-    Probe { id: "service-port", run: service::ports },
+    Probe::new("capabilities", host::capabilities),
+    Probe::new("limits", host::limits),
+    Probe::new("realtime", host::realtime),
+    Probe::new("cgroup2", host::cgroup2),
+    Probe::new("bpffs", host::bpffs),
+    Probe::new("tun", host::tun),
+    Probe::new("sock-destroy", host::sock_destroy),
+    Probe::new("syncookies", host::syncookies),
+    Probe::new("btf", kernel::btf),
+    Probe::new("kfuncs", kernel::kfuncs),
+    Probe::new("bpf-programs", kernel::programs),
+    Probe::new("bpf-maps", kernel::maps),
+    Probe::new("interfaces", network::interfaces),
+    Probe::new("mtu", network::mtu),
+    Probe::new("rp-filter", network::rp_filter),
+    Probe::new("service-address", network::service_addresses),
+    Probe { waits: true, ..Probe::new("peer", network::peer) },
+    Probe::new("key", service::key),
+    Probe::new("state-dir", service::state_dir),
+    Probe::new("service-user", service::users),
+    Probe::new("service-command", service::commands),
+    Probe::new("service-port", service::ports),
+    Probe::new("service-multipath", service::multipath),
 ];
 
 /// What a probe works with.
@@ -126,12 +144,17 @@ pub struct Report {
 
 /// Runs every probe in the network namespace of the calling thread.
 pub fn run(config: Option<&Config>) -> Report {
-    let mut context = Context { id: "", config, findings: Vec::new() };
-    for probe in PROBES {
-        context.id = probe.id;
-        (probe.run)(&mut context);
-    }
-    let findings = context.findings;
+    let findings: Vec<Finding> = std::thread::scope(|scope| {
+        let waiting: Vec<_> = PROBES
+            .iter()
+            .map(|probe| probe.waits.then(|| scope.spawn(|| probe.find(config))))
+            .collect();
+        let found = PROBES.iter().zip(waiting).flat_map(|(probe, waiting)| match waiting {
+            Some(thread) => thread.join().expect("the thread does not panic"),
+            None => probe.find(config),
+        });
+        found.collect()
+    });
     Report { ok: findings.iter().all(|finding| finding.level < Level::Fail), findings }
 }
 

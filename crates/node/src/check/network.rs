@@ -186,8 +186,16 @@ pub(super) fn peer(context: &mut Context<'_>) {
         ("service", &node.service_interface, node.peer_address.service),
         ("cluster", &node.cluster_interface, node.peer_address.cluster),
     ];
-    for (link, interface, address) in links {
-        match answers(interface, SocketAddr::new(address, node.control_port)) {
+    let answers = std::thread::scope(|scope| {
+        links
+            .map(|(_, interface, address)| {
+                let address = SocketAddr::new(address, node.control_port);
+                scope.spawn(move || answers(interface, address))
+            })
+            .map(|thread| thread.join().expect("the thread does not panic"))
+    });
+    for ((link, _, address), answer) in links.into_iter().zip(answers) {
+        match answer {
             Ok(()) => context.ok(format!("the peer answers on the {link} link ({address})")),
             Err(error) => context.warn(
                 format!("the peer does not answer on the {link} link ({address}): {error}"),

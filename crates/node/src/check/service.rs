@@ -115,6 +115,35 @@ pub(super) fn ports(context: &mut Context<'_>) {
     }
 }
 
+/// How a server is made to listen with plain TCP.
+pub(crate) const MULTIPATH_MEND: &str = "start it without: nginx without `multipath` in `listen`, \
+     a Go program with GODEBUG=multipathtcp=0 in its environment, any server with sysctl \
+     net.mptcp.enabled=0";
+
+/// Of servers that run: those of the operator's own, or all beside a running daemon.
+pub(super) fn multipath(context: &mut Context<'_>) {
+    let Some(config) = context.config else { return };
+    let Ok(listeners) = sock_diag::listeners() else { return };
+    for service in &config.services {
+        let accepted = |listener: &&sock_diag::Listener| {
+            let mut addresses = service.addresses.iter();
+            addresses.any(|&ip| listener.accepts(SocketAddr::new(ip, service.port)))
+        };
+        let mut found = listeners.iter().filter(accepted).peekable();
+        if found.peek().is_none() {
+            continue;
+        }
+        match found.any(|listener| listener.multipath) {
+            true => context.warn(
+                format!("the server of {} listens with Multipath TCP", service.name),
+                "the kernel adopts no connections for such a listener: all are reset at a takeover",
+                MULTIPATH_MEND,
+            ),
+            false => context.ok(format!("the server of {} listens with plain TCP", service.name)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -64,6 +64,9 @@ pub struct Node {
     pub key_file: PathBuf,
     /// How long the peer may be silent on both links before it is suspected: 20..=10000.
     pub detection_ms: u32,
+    /// How long a segment may wait in the service interface's queue: up to half of the detection
+    /// time.
+    pub queue_ms: u32,
     /// How long a starting node waits for its peer before it decides alone.
     pub startup_wait_ms: u32,
     pub arbiter: Arbiter,
@@ -77,6 +80,11 @@ impl Node {
     /// [`Node::detection_ms`] as a duration.
     pub fn detection(&self) -> Duration {
         Duration::from_millis(self.detection_ms.into())
+    }
+
+    /// [`Node::queue_ms`] as a duration.
+    pub fn queue(&self) -> Duration {
+        Duration::from_millis(self.queue_ms.into())
     }
 
     /// [`Node::startup_wait_ms`] as a duration.

@@ -63,6 +63,14 @@ fn node_addresses(node: &Node, problems: &Problems<'_>) {
 }
 
 fn times(node: &Node, problems: &Problems<'_>) {
+    let most = node.detection_ms / 2;
+    if node.queue_ms > most {
+        let what = format!(
+            "a queue of {} ms leaves too little of the {} ms after which the peer takes over",
+            node.queue_ms, node.detection_ms
+        );
+        problems.of("node.queue_ms", what, format!("write at most {most}, or detect later"));
+    }
     let least = 2 * node.detection_ms;
     if node.startup_wait_ms < least {
         let what = format!(

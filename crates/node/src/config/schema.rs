@@ -49,6 +49,7 @@ fn node(table: &mut Table<'_, '_>) -> Node {
     let cluster_interface = interface(table, "cluster_interface");
     let address = links(table, "address", ["192.0.2.11", "198.51.100.11"]);
     let peer_address = links(table, "peer_address", ["192.0.2.12", "198.51.100.12"]);
+    let detection_ms = table.integer("detection_ms", 100, 20..=10_000);
     Node {
         name,
         cluster,
@@ -59,7 +60,8 @@ fn node(table: &mut Table<'_, '_>) -> Node {
         peer_address,
         control_port: port(table.integer("control_port", 7077, 1..=65535)),
         key_file: table.path("key_file", None, "\"/etc/steadfast/key\""),
-        detection_ms: table.integer("detection_ms", 100, 20..=10_000),
+        detection_ms,
+        queue_ms: table.integer("queue_ms", detection_ms / 10, 0..=5_000),
         startup_wait_ms: table.integer("startup_wait_ms", 3000, 40..=600_000),
         arbiter: arbiter(table),
         prefer_primary: table.boolean("prefer_primary", false),

@@ -182,6 +182,8 @@ fn contradictions_are_refused_where_they_stand() {
     let own = "peer_address = { service = \"10.0.0.1\", cluster = \"10.1.0.2\" }";
     refused(peer, own, "node.peer_address.service", "our own");
     let after = "key_file = \"/k\"";
+    let long = "key_file = \"/k\"\ndetection_ms = 100\nqueue_ms = 51";
+    refused(after, long, "node.queue_ms", "at most 50");
     let short = "key_file = \"/k\"\ndetection_ms = 1000\nstartup_wait_ms = 1500";
     refused(after, short, "node.startup_wait_ms", "at least 2000");
     refused("", "flow_budget_mib = 2048", "service[0].flow_budget_mib", "1024 MiB");

@@ -21,6 +21,7 @@ use takeover::{Engine, Notice, Progress};
 
 use super::events::Events;
 use super::inbox::{Inbox, Post};
+use super::timeline::{Decision, Timeline};
 use super::{locked, membership};
 
 /// How often the ring is read when nobody rings.
@@ -29,7 +30,7 @@ const DRAIN: Duration = Duration::from_millis(10);
 /// What the membership thread asks for.
 pub enum Order {
     /// Take every flow over; the data path holds the primary's role already.
-    Promote,
+    Promote(Decision),
     /// Forget every flow and destroy the service's sockets. Answered when the flows are gone.
     Discard(Sender<()>),
     Stop,
@@ -39,6 +40,8 @@ pub enum Order {
 #[derive(Default, Clone)]
 pub struct Report {
     pub progress: Progress,
+    /// Of the takeover that `progress` is about.
+    pub timeline: Option<Timeline>,
     pub journal: journal::Stats,
     pub resets: BTreeMap<&'static str, u64>,
     pub over_budget: u64,
@@ -124,9 +127,13 @@ impl Keeper {
             inbox.hush();
             while let Some(order) = inbox.take() {
                 match order {
-                    Order::Promote => {
+                    Order::Promote(decision) => {
                         self.drain();
+                        let began = hostnet::now_boottime_ns();
                         self.engine.borrow_mut().promote(Instant::now());
+                        let mut report = locked(&self.report);
+                        report.progress = Progress::default();
+                        report.timeline = Some(Timeline { decision, began });
                     }
                     Order::Discard(done) => self.discard(&done),
                     Order::Stop => return,
@@ -160,7 +167,15 @@ impl Keeper {
     fn tell(&self) {
         let mut engine = self.engine.borrow_mut();
         let mut report = locked(&self.report);
+        let opened = report.progress.first_open.is_some();
         report.progress = engine.progress().clone();
+        if let Some(took) = report.progress.first_open.filter(|_| !opened) {
+            self.events.add(
+                "first_open",
+                &format!("the first flow is open, in {took:?}"),
+                json!({"took_us": took.as_micros() as u64}),
+            );
+        }
         report.journal = engine.journal_stats();
         for notice in engine.take_notices() {
             match notice {

@@ -30,7 +30,9 @@ use super::inbox::{Inbox, Post};
 use super::journal::Order;
 use super::links::LinkSocket;
 use super::notices;
-use super::stranger::Stranger;
+use super::stranger::{Stranger, Verdict};
+use super::timeline::Decision;
+use crate::check;
 use crate::config::Config;
 use crate::supervisor;
 
@@ -62,6 +64,8 @@ pub struct Report {
 #[derive(Debug, Clone, Default)]
 pub struct ServerState {
     pub listening: bool,
+    /// A listener is a Multipath TCP socket: nothing can be adopted.
+    pub multipath: bool,
     pub pid: Option<u32>,
     pub starts: u32,
 }
@@ -102,7 +106,11 @@ pub struct Membership {
     wake_at: u64,
     epoch_file: EpochFile,
     stopped: bool,
+    /// The peer's last heartbeat before it was last suspected, and when that was.
+    silence: Option<(u64, u64)>,
     stranger: Stranger,
+    /// On the service link.
+    own_address: IpAddr,
     /// Why this node gives up.
     failed: Option<String>,
     /// The first role has been settled, and systemd told.
@@ -170,7 +178,9 @@ impl Membership {
             wake_at: 0,
             epoch_file: EpochFile::new(&node.state_dir),
             stopped: false,
+            silence: None,
             stranger: Stranger::default(),
+            own_address: node.address.service,
             failed: None,
             settled: false,
         })
@@ -268,7 +278,7 @@ impl Membership {
                     self.sockets[index].send(reply);
                 }
                 if let Some(rejected) = input.rejected {
-                    self.stranger.heard(&rejected, from_peer, Instant::now());
+                    self.stranger.heard(&rejected, link, from_peer, Instant::now());
                     self.on_rejected(&rejected);
                 }
                 let Some(plaintext) = input.plaintext else { continue };
@@ -407,6 +417,20 @@ impl Membership {
                 );
                 self.server(&service).listening = false;
             }
+            Server::Multipath { service, multipath } => {
+                if multipath {
+                    self.events.add(
+                        "server_multipath",
+                        &format!(
+                            "service {service}: the server listens with Multipath TCP, which \
+                             adopts no connections: {}",
+                            check::MULTIPATH_MEND
+                        ),
+                        json!({"service": service}),
+                    );
+                }
+                self.server(&service).multipath = multipath;
+            }
             Server::Started { service, pid } => {
                 self.events.add(
                     "server_started",
@@ -422,6 +446,17 @@ impl Membership {
                 &format!("service {service}: {why}"),
                 json!({"service": service}),
             ),
+            Server::Backgrounded { service, pid } => {
+                self.events.add(
+                    "server_backgrounded",
+                    &format!(
+                        "service {service}: process {pid} ended and left others in the \
+                         background: the server runs until the last of them has ended"
+                    ),
+                    json!({"service": service, "pid": pid}),
+                );
+                self.server(&service).pid = None;
+            }
             Server::Exited { service, pid, status, crashed } => {
                 self.events.add(
                     "server_exited",
@@ -455,18 +490,33 @@ impl Membership {
             match action {
                 Action::Send { link, msg } => self.send(link, &msg),
                 Action::SetRole { role, epoch } => {
-                    if let Some(why) = self.must_not_start(role) {
-                        self.events.add("start_refused", &why, json!({}));
-                        self.failed = Some(why);
-                        self.stopped = true;
-                        return;
+                    match self.judge_start(role) {
+                        Verdict::Free => {}
+                        Verdict::FirstOfTwo(who) => self.events.add(
+                            "start_beside_stranger",
+                            &format!(
+                                "{who}; nobody serves, and this node has the lower address: it \
+                                 serves alone"
+                            ),
+                            json!({}),
+                        ),
+                        Verdict::Forbidden(why) => {
+                            self.events.add("start_refused", &why, json!({}));
+                            self.failed = Some(why);
+                            self.stopped = true;
+                            return;
+                        }
                     }
                     self.set_role(role, epoch);
                 }
                 Action::Lease { until } => self.switchboard.set_lease(until),
                 Action::Fence => self.switchboard.set_lease(0),
-                Action::Promote { .. } => {
-                    self.journal.send(Order::Promote);
+                Action::Promote { reason, .. } => {
+                    let by_silence = reason == cluster::PromoteReason::PrimarySilent;
+                    self.journal.send(Order::Promote(Decision {
+                        silence: self.silence.filter(|_| by_silence),
+                        promoted: hostnet::now_boottime_ns(),
+                    }));
                 }
                 Action::DiscardFlows => self.discard(),
                 Action::RelayVia { link } => self.set_relay(link),
@@ -475,6 +525,9 @@ impl Membership {
                 // Only a configured arbiter is asked, and the configuration knows none yet.
                 Action::AskArbiter { .. } => {}
                 Action::Report(notice) => {
+                    if let cluster::Notice::Suspected { last_heard, .. } = notice {
+                        self.silence = Some((last_heard, hostnet::now_boottime_ns()));
+                    }
                     let (event, text, fields) = notices::describe(&notice);
                     self.events.add(event, &text, fields);
                 }
@@ -494,13 +547,28 @@ impl Membership {
         }
     }
 
-    /// The first role of all: is somebody there who is not silent, only not understood?
-    fn must_not_start(&self, role: cluster::Role) -> Option<String> {
+    /// The first role of all: is somebody there who is not silent, only not understood? Nothing
+    /// depends on this node yet, so it may take the time to ask the link.
+    fn judge_start(&self, role: cluster::Role) -> Verdict {
         let alone = role == cluster::Role::Primary { duplex: false };
         if self.settled || !alone || self.channel.established() {
-            return None;
+            return Verdict::Free;
         }
-        self.stranger.forbids(self.sockets[0].peer(), Instant::now())
+        let held = || {
+            let users = |&address: &IpAddr| {
+                hostnet::users(&self.interfaces[0], address, super::CONFLICT_WAIT)
+            };
+            // All at once: this thread should be back soon.
+            let answers: Vec<_> = std::thread::scope(|scope| {
+                let asked: Vec<_> =
+                    self.addresses.iter().map(|a| scope.spawn(move || users(a))).collect();
+                asked.into_iter().map(|t| t.join().expect("the thread does not panic")).collect()
+            });
+            let users = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+            Ok(users.iter().flatten().any(|user| user.holds))
+        };
+        let peer = self.sockets[0].peer();
+        self.stranger.judge([self.own_address, peer], Instant::now(), held)
     }
 
     fn set_role(&mut self, role: cluster::Role, epoch: cluster::Epoch) {

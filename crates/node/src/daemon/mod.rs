@@ -19,6 +19,7 @@ mod notices;
 mod operator_socket;
 mod status;
 mod stranger;
+mod timeline;
 
 pub use operator_socket::{Question, SOCKET};
 
@@ -58,20 +59,17 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let psk = Psk::load(&config.node.key_file)?;
     let signals = stop_signals();
     signals.thread_block().context("cannot block signals")?;
-    preflight(&config)?;
+    let (mut datapath, [service_link, cluster_link]) = prepare(&config)?;
     let node = &config.node;
     let state_dir = &node.state_dir;
     std::fs::create_dir_all(state_dir)
         .with_context(|| format!("cannot make the state directory {}", state_dir.display()))?;
 
-    let service_link = Interface::by_name(&node.service_interface)?;
-    let cluster_link = Interface::by_name(&node.cluster_interface)?;
     let addresses: Vec<IpAddr> =
         config.services.iter().flat_map(|service| service.addresses.clone()).collect();
-    refuse_conflicts(&config, &service_link, &addresses)?;
 
     let events = Events::start().context("cannot start a thread")?;
-    let mut datapath = Datapath::load(&settings(&config, &service_link, &cluster_link))?;
+    datapath.attach()?;
     let switchboard = datapath.switchboard();
     let installed = addresses
         .iter()
@@ -89,12 +87,12 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let (post, inbox) = Inbox::new().context("cannot make an event descriptor")?;
     let endpoints: Vec<(IpAddr, u16)> = endpoints(&config).into_iter().flatten().collect();
     let worker = {
-        let (table, log) = (datapath.flow_table()?, datapath.log()?);
+        let (table, log, ringer) = (datapath.flow_table()?, datapath.log()?, datapath.ringer()?);
         let budgets = Budgets {
             total: config.budget.total_mib as usize * MIB,
             per_flow: config.services.iter().map(|s| s.flow_budget_mib as usize * MIB).collect(),
         };
-        let make = move || Ok((Engine::new(table, tun, budgets)?, log));
+        let make = move || Ok((Engine::new(table, tun, ringer, budgets)?, log));
         journal::start(make, endpoints.clone(), post.clone(), events.clone())?
     };
     // What a predecessor's server still holds can be carried on by nobody here.
@@ -171,6 +169,27 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// All that takes time before there is anything to undo, at once: other hosts are waited for, and
+/// the kernel verifies programs.
+fn prepare(config: &Config) -> anyhow::Result<(Datapath, [Interface; 2])> {
+    std::thread::scope(|scope| {
+        let checked = scope.spawn(|| preflight(config));
+        let free = scope.spawn(|| refuse_conflicts(config));
+        let load = || {
+            let node = &config.node;
+            let service_link = Interface::by_name(&node.service_interface)?;
+            let cluster_link = Interface::by_name(&node.cluster_interface)?;
+            let datapath = Datapath::load(&settings(config, &service_link, &cluster_link))?;
+            Ok((datapath, [service_link, cluster_link]))
+        };
+        let loaded = load();
+        // What the check finds is the reason for the other failures, and says how to mend it.
+        checked.join().expect("the thread does not panic")?;
+        free.join().expect("the thread does not panic")?;
+        loaded
+    })
+}
+
 fn preflight(config: &Config) -> anyhow::Result<()> {
     let report = check::run(Some(config));
     let mut failures = Vec::new();
@@ -192,20 +211,29 @@ fn preflight(config: &Config) -> anyhow::Result<()> {
 }
 
 /// Two hosts with one address would tear connections apart; the peer alone may have it.
-fn refuse_conflicts(config: &Config, link: &Interface, addresses: &[IpAddr]) -> anyhow::Result<()> {
-    let peer = config.node.peer_address.service;
-    let peer_mac = hostnet::conflict(link, peer, &[], CONFLICT_WAIT)?;
-    let allowed: Vec<_> = peer_mac.into_iter().collect();
-    for &address in addresses {
-        if let Some(mac) = hostnet::conflict(link, address, &allowed, CONFLICT_WAIT)? {
-            bail!(
-                "service address {address} is in use by another host on {} ({mac}); take it away \
-                 there, or give the service another address",
-                link.name
-            );
+fn refuse_conflicts(config: &Config) -> anyhow::Result<()> {
+    let link = Interface::by_name(&config.node.service_interface)?;
+    let users = |address| hostnet::users(&link, address, CONFLICT_WAIT);
+    let services = config.services.iter().flat_map(|service| &service.addresses);
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(|| users(config.node.peer_address.service));
+        let asked: Vec<_> =
+            services.map(|&address| (address, scope.spawn(move || users(address)))).collect();
+        let peer = peer.join().expect("the thread does not panic")?;
+        for (address, users) in asked {
+            let users = users.join().expect("the thread does not panic")?;
+            let stranger = |user: &&hostnet::User| peer.iter().all(|peer| peer.mac != user.mac);
+            if let Some(user) = users.iter().find(stranger) {
+                bail!(
+                    "service address {address} is in use by another host on {} ({}); take it away \
+                     there, or give the service another address",
+                    link.name,
+                    user.mac
+                );
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn settings(config: &Config, service_link: &Interface, cluster_link: &Interface) -> Settings {
@@ -239,6 +267,7 @@ fn core(config: &Config) -> anyhow::Result<Core> {
     let mut settings = cluster::Config::new(&node.name, &node.peer);
     settings.prefers_primary = node.prefer_primary;
     settings.detection = node.detection().as_nanos() as u64;
+    settings.queue = Some(node.queue().as_nanos() as u64);
     settings.startup_wait = node.startup_wait().as_nanos() as u64;
     settings.last_epoch = epoch_file::read(&node.state_dir)?;
     settings.arbiter = match node.arbiter {

@@ -1,6 +1,7 @@
 //! What `steadfast status` shows, as one JSON object.
 
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use cluster::Role;
 use datapath::{Counters, FlowState, FlowTable};
@@ -28,7 +29,7 @@ impl Source {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "flows": self.flows(),
-            "takeover": takeover(&journal.progress),
+            "takeover": takeover(&journal),
             "journal": stats(&journal.journal),
             "resets": journal.resets,
             "over_budget": journal.over_budget,
@@ -65,6 +66,7 @@ impl Source {
                     "scheme": service.scheme,
                     "addresses": addresses,
                     "listening": server.listening,
+                    "multipath": server.multipath,
                     "pid": server.pid,
                     "restarts": server.starts.saturating_sub(1),
                 })
@@ -110,7 +112,9 @@ impl Source {
     }
 }
 
-fn takeover(progress: &takeover::Progress) -> Value {
+fn takeover(report: &journal::Report) -> Value {
+    let progress = &report.progress;
+    let (now, wall) = (hostnet::now_boottime_ns(), SystemTime::now());
     json!({
         "flows": progress.flows,
         "adopted": progress.adopted,
@@ -118,6 +122,7 @@ fn takeover(progress: &takeover::Progress) -> Value {
         "pending": progress.pending,
         "first_open_us": progress.first_open.map(|took| took.as_micros() as u64),
         "last_open_us": progress.last_open.map(|took| took.as_micros() as u64),
+        "steps": report.timeline.map(|timeline| timeline.shown(progress, now, wall)),
     })
 }
 

@@ -6,21 +6,17 @@
 //! servers behind, holding the ports; the next one must find and end them, and must never end a
 //! stranger that happens to have an old process number.
 //!
-//! The obvious way, to remember process numbers and signal them, does the latter sooner or later.
-//! So:
-//! - Every server leads its own session. While the daemon lives it leaves a dead leader unreaped
-//!   until the rest of its session is gone: the kernel cannot give the number to anybody else,
-//!   and signals to the group reach nobody else ([`worker`]).
-//! - The child notes its own /proc/self/stat in the state directory before it executes the
-//!   server, so there is no moment at which a running server is not on record. The start time
-//!   in that line, with the boot and the process-number namespace, tells it from strangers
-//!   ([`record`]).
+//! The obvious way, to remember process numbers and signal them, does the latter sooner or later,
+//! and misses what a server forks into sessions of its own. So every start of a server gets a
+//! cgroup of its own, below the daemon's ([`cgroup`]). Its path is noted in the state directory
+//! before there is a process, so there is no moment at which a running server is not on record
+//! ([`record`]). [`worker`] has the life of a server, also of one that goes into the background.
 //!
 //! The supervisor is a thread. Commands go in through [`Supervisor`]; events come out through
 //! the function that [`Supervisor::start`] was given.
 
+mod cgroup;
 mod output;
-mod process;
 mod record;
 mod spawn;
 mod worker;
@@ -47,8 +43,11 @@ pub enum Event {
     Started { service: String, pid: u32 },
     /// Its command could not be run; it will be tried again.
     Unstartable { service: String, why: String },
-    /// Its command ended. Reported before the rest of its processes are signalled, and before
-    /// it is started again.
+    /// Its command ended with exit code 0, but left processes behind: the server counts as running
+    /// until the last of them has ended.
+    Backgrounded { service: String, pid: u32 },
+    /// Its command ended, or the last process of a server in the background. Reported before the
+    /// rest of its processes are signalled, and before it is started again.
     Exited {
         service: String,
         pid: u32,
@@ -60,6 +59,9 @@ pub enum Event {
     Listening { service: String },
     /// This is no longer so.
     NotListening { service: String },
+    /// A listener of the service is a Multipath TCP socket, which adopts no connections, or none is
+    /// any more. Reported before [`Event::Listening`].
+    Multipath { service: String, multipath: bool },
 }
 
 /// How a process ended.
@@ -89,6 +91,10 @@ pub enum SupervisorError {
     InUse(PathBuf),
     #[error("cannot use the state directory {}; make it writable for the daemon", path.display())]
     StateDir { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot use cgroup v2, where servers' processes are found: {0}; `steadfast check` says more"
+    )]
+    Cgroup(#[source] io::Error),
     #[error("cannot {what}")]
     System { what: &'static str, source: io::Error },
     #[error(
@@ -120,13 +126,15 @@ impl Supervisor {
         let system =
             |what| move |errno: nix::Error| SupervisorError::System { what, source: errno.into() };
         let records = record::Records::open(state_dir)?;
-        records.end_orphans()?;
+        let tree = cgroup::Tree::open().map_err(SupervisorError::Cgroup)?;
+        records.end_orphans(&tree)?;
         prctl::set_child_subreaper(true).map_err(system("become a child subreaper"))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_value_and_flags(0, flags).map_err(system("make an eventfd"))?;
         let wake = Arc::new(wake);
         let (commands, inbox) = mpsc::channel();
-        let worker = Worker::new(services, records, inbox, Arc::clone(&wake), Box::new(on_event));
+        let keep = worker::Keep { records, tree };
+        let worker = Worker::new(services, keep, inbox, Arc::clone(&wake), Box::new(on_event));
         let thread = std::thread::Builder::new()
             .name("supervisor".to_owned())
             .spawn(move || worker.run())
@@ -139,7 +147,8 @@ impl Supervisor {
         self.send(Command::Start(service.to_owned()));
     }
 
-    /// Asks a service to stop: SIGTERM to its group, SIGKILL after `grace`. It stays stopped.
+    /// Asks a service to stop: SIGTERM to all of its processes, SIGKILL after `grace`. It stays
+    /// stopped.
     pub fn stop_service(&self, service: &str, grace: Duration) {
         self.send(Command::Stop(service.to_owned(), grace));
     }
@@ -172,6 +181,12 @@ impl Drop for Supervisor {
             self.finish(Duration::ZERO);
         }
     }
+}
+
+/// Whether servers can have cgroups here: makes one and removes it.
+pub(crate) fn try_cgroups() -> io::Result<()> {
+    let tree = cgroup::Tree::open()?;
+    tree.create(&tree.below_own(&worker::name("check")))?.remove()
 }
 
 /// The socket addresses of a service.

@@ -1,16 +1,9 @@
 //! What a daemon's successor must know about the servers it had started.
 //!
-//! One file per service, `servers/NAME` in the state directory, made for each start and removed
-//! when the server's whole session is gone. First line: the boot and the process-number
-//! namespace in which the second line means anything, and a token that the server's environment
-//! contains too. Second line: /proc/self/stat, written by the child itself.
-//!
-//! Whether a process found under an old number is the server is decided so:
-//! - The leader lives and has the recorded start time: it is, and so is its session. While any of
-//!   the session lives, the kernel gives its number to nobody else.
-//! - Somebody else has the number: the session had died out before. Nothing to end.
-//! - Nobody has it, but there are processes of that session: the leader died. They are ours if
-//!   they carry the token; otherwise the number was used twice, and they are left alone.
+//! One file per service, `servers/NAME` in the state directory, made before each start and removed
+//! when the last process is gone. First line: the boot in which the second line means anything.
+//! Second line: the path of the server's cgroup, whose name no other start has had. So a cgroup
+//! that is there under this path is the server, and nobody else.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,10 +15,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::SupervisorError;
-use super::process::{self, Stat};
-
-/// The environment variable that marks a server and what it starts.
-pub(super) const TOKEN: &str = "STEADFAST_SERVER";
+use super::cgroup::{Cgroup, Tree};
 
 /// How long killed processes may take to be gone.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -52,13 +42,12 @@ impl Records {
         }
     }
 
-    /// Begins the record of a server about to be started.
-    pub fn create(&self, service: &str, token: &str) -> io::Result<File> {
+    /// Notes the cgroup of a server that is about to be started.
+    pub fn create(&self, service: &str, cgroup: &str) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = options.open(self.dir.join(service))?;
-        writeln!(file, "{} {token}", world()?)?;
-        Ok(file)
+        file.write_all(format!("{}\n{cgroup}\n", boot()?).as_bytes())
     }
 
     /// Removes the record of a server that is gone.
@@ -66,15 +55,15 @@ impl Records {
         if let Err(error) = fs::remove_file(self.dir.join(service))
             && error.kind() != io::ErrorKind::NotFound
         {
-            // Harmless: its process is gone, and a successor will see that.
+            // Harmless: its cgroup is gone, and a successor will see that.
             tracing::warn!("{service}: cannot remove the record of its server: {error}");
         }
     }
 
     /// Ends the servers that a dead daemon left behind and returns once they are gone.
-    pub fn end_orphans(&self) -> Result<(), SupervisorError> {
+    pub fn end_orphans(&self, tree: &Tree) -> Result<(), SupervisorError> {
         let unusable = |source| SupervisorError::StateDir { path: self.dir.clone(), source };
-        let world = world().map_err(unusable)?;
+        let boot = boot().map_err(unusable)?;
         for entry in fs::read_dir(&self.dir).map_err(unusable)? {
             let entry = entry.map_err(unusable)?;
             let service = entry.file_name().to_string_lossy().into_owned();
@@ -82,8 +71,10 @@ impl Records {
                 continue;
             }
             let text = fs::read(entry.path()).map_err(unusable)?;
-            if let Some(record) = Record::parse(&text, &world) {
-                end(&service, &record)?;
+            if let Some(path) = parse(&text, &boot)
+                && let Some(cgroup) = tree.find(path).map_err(SupervisorError::Cgroup)?
+            {
+                end(&service, &cgroup)?;
             }
             self.remove(&service);
         }
@@ -91,83 +82,55 @@ impl Records {
     }
 }
 
-/// What one file says.
-struct Record {
-    token: String,
-    leader: Stat,
+/// The cgroup's path; `None` if the record is of another boot, or none of ours.
+fn parse<'a>(text: &'a [u8], boot: &str) -> Option<&'a str> {
+    let (theirs, path) = str::from_utf8(text).ok()?.strip_suffix('\n')?.split_once('\n')?;
+    let name = path.rsplit_once('/')?.1;
+    let sound = theirs == boot && name.starts_with(PREFIX) && !path.contains("..");
+    sound.then_some(path)
 }
 
-impl Record {
-    /// `None` if the record is of another boot, or its server was never executed.
-    fn parse(text: &[u8], world: &str) -> Option<Record> {
-        let end = text.iter().position(|&byte| byte == b'\n')?;
-        let header = str::from_utf8(&text[..end]).ok()?;
-        let (theirs, token) = header.rsplit_once(' ')?;
-        let leader = Stat::parse(&text[end + 1..])?;
-        let sound = theirs == world && !token.is_empty() && leader.session == leader.pid;
-        sound.then(|| Record { token: token.to_owned(), leader })
-    }
+/// What the names of servers' cgroups begin with.
+pub(super) const PREFIX: &str = "steadfast-";
 
-    /// The processes that are certainly the server's and still run.
-    fn processes(&self, service: &str) -> Vec<Stat> {
-        let leader = Stat::of(self.leader.pid);
-        if leader.is_some_and(|now| !now.is_same_process(&self.leader)) {
-            return Vec::new();
-        }
-        let mut members = process::members(self.leader.pid);
-        members.retain(|member| !member.is_zombie());
-        if leader.is_none() {
-            members.retain(|member| {
-                let ours = carries(member.pid, &self.token);
-                if !ours {
-                    let (pid, session) = (member.pid, member.session);
-                    tracing::warn!(
-                        "{service}: process {pid} has the session {session} of a dead daemon's \
-                         server but not its mark; left alone"
-                    );
-                }
-                ours
-            });
-        }
-        members
+fn end(service: &str, cgroup: &Cgroup) -> Result<(), SupervisorError> {
+    let unusable = SupervisorError::Cgroup;
+    if cgroup.is_populated().map_err(unusable)? {
+        tracing::warn!("{service}: ending {:?}, left behind by a dead daemon", cgroup.processes());
+        cgroup.kill().map_err(unusable)?;
     }
-}
-
-fn end(service: &str, record: &Record) -> Result<(), SupervisorError> {
     let deadline = Instant::now() + END_LIMIT;
-    let mut told = false;
-    loop {
-        // Again each time: a process may have forked while it was being killed.
-        let processes = record.processes(service);
-        if processes.is_empty() {
-            return Ok(());
-        }
-        let left: Vec<u32> = processes.iter().map(|process| process.pid).collect();
-        if !told {
-            tracing::warn!("{service}: ending {left:?}, left behind by a dead daemon");
-            told = true;
-        }
+    while cgroup.is_populated().map_err(unusable)? {
         if Instant::now() > deadline {
+            let left = cgroup.processes();
             return Err(SupervisorError::Orphans { service: service.to_owned(), left });
         }
-        for process in &processes {
-            process::signal(process, libc::SIGKILL);
-        }
-        // They are not our children: there is nothing to wait on but their numbers.
+        // They are not our children, and the end of the last is near.
         thread::sleep(Duration::from_millis(2));
     }
+    cgroup.remove().map_err(unusable)
 }
 
-/// Whether the process was started with the token in its environment.
-fn carries(pid: u32, token: &str) -> bool {
-    let mark = format!("{TOKEN}={token}");
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
+/// This boot of the host.
+fn boot() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// This boot and this process-number namespace.
-fn world() -> io::Result<String> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let namespace = fs::read_link("/proc/self/ns/pid")?;
-    Ok(format!("{} {}", boot.trim(), namespace.display()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_records_of_this_boot_name_a_cgroup() {
+        let path = "/system.slice/steadfast.service/steadfast-www-12";
+        let check = |text: &str, expected| assert_eq!(parse(text.as_bytes(), "boot"), expected);
+        check(&format!("boot\n{path}\n"), Some(path));
+        check(&format!("other\n{path}\n"), None);
+        check(&format!("boot\n{path}"), None);
+        check("boot\n/system.slice\n", None);
+        check("boot\n/../steadfast-x\n", None);
+        check("boot\n", None);
+        check("", None);
+        assert_eq!(parse(b"boot\n/\xff/steadfast-x\n", "boot"), None);
+    }
 }

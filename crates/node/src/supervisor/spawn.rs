@@ -1,5 +1,4 @@
-//! Starting one server: own session, chosen user, quiet input, and its name on record before it
-//! runs.
+//! Starting one server: own cgroup and session, chosen user, quiet input.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,8 +10,8 @@ use std::process::{Command, Stdio};
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, User, getgrouplist, pipe2};
 
+use super::cgroup::{self, Cgroup};
 use super::output::Output;
-use super::process;
 use crate::config::Service;
 
 /// A server that runs.
@@ -22,10 +21,11 @@ pub(super) struct Spawned {
     pub outputs: Vec<Output>,
 }
 
-/// Starts a service's command. The child writes its own stat line into `record`.
-pub(super) fn spawn(service: &Service, record: File, token: &str) -> Result<Spawned, String> {
+/// Starts a service's command in `cgroup`.
+pub(super) fn spawn(service: &Service, cgroup: &Cgroup) -> Result<Spawned, String> {
     let words = service.command.as_ref().expect("only services with a command are started");
     let account = service.user.as_deref().map(Account::look_up).transpose()?;
+    let entrance = cgroup.entrance().map_err(|error| format!("the server's cgroup: {error}"))?;
     let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(|errno| format!("a pipe for output: {errno}"));
     let (stdout, stderr) = (pipe()?, pipe()?);
     let readers = [stdout.0.as_raw_fd(), stderr.0.as_raw_fd()];
@@ -45,8 +45,8 @@ pub(super) fn spawn(service: &Service, record: File, token: &str) -> Result<Spaw
     if let Some(account) = &account {
         command.env("HOME", &account.user.dir).env("USER", &account.user.name);
     }
-    command.envs(&service.environment).env(super::record::TOKEN, token);
-    let prepare = move || prepare(&record, readers, account.as_ref());
+    command.envs(&service.environment);
+    let prepare = move || prepare(&entrance, readers, account.as_ref());
     // The readers' numbers stay theirs until both `stdout.0` and `stderr.0` are turned into outputs,
     // after the fork.
     // SAFETY: between fork and exec `prepare` makes system calls only: it neither allocates nor
@@ -59,7 +59,7 @@ pub(super) fn spawn(service: &Service, record: File, token: &str) -> Result<Spaw
     })?;
     let pid = child.id();
     // Nobody has waited for the child, so the number is still its own.
-    let pidfd = process::open(pid).map_err(|error| format!("pidfd_open: {error}"));
+    let pidfd = cgroup::open(pid).map_err(|error| format!("pidfd_open: {error}"));
     let outputs: io::Result<Vec<Output>> =
         [stdout.0, stderr.0].into_iter().map(Output::new).collect();
     match (pidfd, outputs) {
@@ -77,7 +77,7 @@ fn abandon(mut child: std::process::Child, why: String) -> String {
 }
 
 /// In the child, before exec. Must stay async-signal-safe.
-fn prepare(record: &File, readers: [RawFd; 2], account: Option<&Account>) -> io::Result<()> {
+fn prepare(entrance: &File, readers: [RawFd; 2], account: Option<&Account>) -> io::Result<()> {
     fn check(result: libc::c_int) -> io::Result<()> {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -88,9 +88,12 @@ fn prepare(record: &File, readers: [RawFd; 2], account: Option<&Account>) -> io:
         // SAFETY: fcntl takes integers here.
         check(unsafe { libc::fcntl(reader, libc::F_SETFD, 0) })?;
     }
+    // Before anything of the server runs, so that all of it is in there.
+    // SAFETY: the descriptor is open, and one byte is read from the string.
+    let entered = unsafe { libc::write(entrance.as_raw_fd(), c"0".as_ptr().cast(), 1) };
+    check(entered as libc::c_int)?;
     // SAFETY: setsid has no arguments.
     check(unsafe { libc::setsid() })?;
-    note_self(record)?;
     // The daemon runs with real-time priority, and may block signals; its servers do not inherit
     // either.
     // SAFETY: both structures are valid for any bytes, live on this stack, and are only read.
@@ -112,26 +115,6 @@ fn prepare(record: &File, readers: [RawFd; 2], account: Option<&Account>) -> io:
         }
     }
     Ok(())
-}
-
-/// Copies /proc/self/stat into the record: after setsid, so that it names the session.
-fn note_self(record: &File) -> io::Result<()> {
-    let mut line = [0u8; 1024];
-    // SAFETY: the path ends with NUL; the buffer is as long as it is said to be; the descriptors
-    // are open. Only system calls.
-    let written = unsafe {
-        let stat = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if stat < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let length = libc::read(stat, line.as_mut_ptr().cast(), line.len());
-        libc::close(stat);
-        if length <= 0 {
-            return Err(io::Error::last_os_error());
-        }
-        libc::write(record.as_raw_fd(), line.as_ptr().cast(), length as usize)
-    };
-    if written <= 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The user that a server runs as.

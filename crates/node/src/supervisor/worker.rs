@@ -1,8 +1,9 @@
 //! The supervisor's thread: one loop over what can happen next.
 //!
-//! A server's life: waiting for its start, running, ending (its leader is dead and kept as a
-//! zombie while the rest of its session is ended), then waiting again or stopped. Exits, output
-//! and commands wake the loop through file descriptors. Listeners cannot: the kernel tells nobody
+//! A server's life: waiting for its start, running, ending (its command has ended, and the rest of
+//! its processes are ended), then waiting again or stopped. A command that ends with exit code 0
+//! and leaves processes behind has gone into the background, as daemons do: it is running until the
+//! last of them has ended. Exits, output and commands wake the loop through file descriptors. Listeners cannot: the kernel tells nobody
 //! that a socket began to listen, so while a server comes up its address is looked for every
 //! 10 ms, and every 100 ms afterwards.
 
@@ -16,11 +17,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
 
+use super::cgroup::{self, Cgroup, Tree};
 use super::output::Output;
-use super::process::{self, Stat};
-use super::record::Records;
+use super::record::{self, Records};
 use super::spawn::{Spawned, spawn};
 use super::{Event, Status, socket_addresses};
 use crate::config::Service;
@@ -30,14 +30,12 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// A server that ran this long starts its backoff afresh.
 const SETTLED: Duration = Duration::from_secs(10);
-/// How long the rest of a session gets after its leader ended of its own will.
+/// How long killed processes may take before they are killed again.
 const LEAVE: Duration = Duration::from_secs(1);
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
 const LOOK_SELDOM: Duration = Duration::from_millis(100);
 /// How long after a start listeners are looked for often.
 const COMING_UP: Duration = Duration::from_secs(10);
-/// How often the rest of a session is looked at while it ends.
-const ENDING: Duration = Duration::from_millis(10);
 /// How often orphans that fell to us are reaped.
 const REAP: Duration = Duration::from_secs(1);
 
@@ -47,9 +45,15 @@ pub(super) enum Command {
     Finish(Duration),
 }
 
+/// What a successor finds servers by.
+pub(super) struct Keep {
+    pub records: Records,
+    pub tree: Tree,
+}
+
 pub(super) struct Worker {
     servers: Vec<Server>,
-    records: Records,
+    keep: Keep,
     inbox: Receiver<Command>,
     wake: Arc<EventFd>,
     on_event: Box<dyn FnMut(Event) + Send>,
@@ -65,6 +69,8 @@ struct Server {
     wanted: bool,
     backoff: Duration,
     listening: bool,
+    /// One of its listeners is a Multipath TCP socket.
+    multipath: bool,
     since: Instant,
 }
 
@@ -76,27 +82,29 @@ enum Life {
 }
 
 struct Running {
+    /// The command's process.
     pid: u32,
-    pidfd: OwnedFd,
+    /// `None` once it has gone into the background.
+    pidfd: Option<OwnedFd>,
+    cgroup: Cgroup,
     outputs: Vec<Output>,
+    /// How the last of those ended that fell to us, if one has.
+    last: Status,
     /// Asked to stop; killed at this moment.
     kill_at: Option<Instant>,
 }
 
-/// The leader is a zombie: its number, group and session can mean nobody else.
+/// The command has ended; others may not.
 struct Ending {
-    pid: u32,
-    pidfd: OwnedFd,
+    cgroup: Cgroup,
     outputs: Vec<Output>,
     kill_at: Instant,
-    killed: bool,
-    next_look: Instant,
 }
 
 impl Worker {
     pub fn new(
         services: &[Service],
-        records: Records,
+        keep: Keep,
         inbox: Receiver<Command>,
         wake: Arc<EventFd>,
         on_event: Box<dyn FnMut(Event) + Send>,
@@ -110,12 +118,13 @@ impl Worker {
                 wanted,
                 backoff: BACKOFF_FIRST,
                 listening: false,
+                multipath: false,
                 since: now,
             }
         };
         Worker {
             servers: services.iter().map(server).collect(),
-            records,
+            keep,
             inbox,
             wake,
             on_event,
@@ -178,27 +187,41 @@ impl Worker {
             Life::Waiting { .. } => {}
             Life::Running(running) => {
                 running.outputs.retain_mut(|output| output.pump(&name));
-                if let Some(status) = exited(&running.pidfd) {
-                    self.exited(index, status, now);
-                } else if running.kill_at.is_some_and(|at| at <= now) {
-                    running.kill_at = Some(now + LEAVE);
-                    // The leader is alive or an unreaped zombie: its group is still its own.
-                    signal_group(running.pid, libc::SIGKILL);
-                    signal_session(running.pid, libc::SIGKILL);
+                match running.ended() {
+                    Some(Ended::All(status)) => self.exited(index, status, now),
+                    Some(Ended::Background) => {
+                        let pid = running.pid;
+                        running.pidfd = None;
+                        (self.on_event)(Event::Backgrounded { service: name, pid });
+                    }
+                    None if running.kill_at.is_some_and(|at| at <= now) => {
+                        running.kill_at = Some(now + LEAVE);
+                        kill(&name, &running.cgroup);
+                    }
+                    None => {}
                 }
             }
             Life::Ending(ending) => {
                 ending.outputs.retain_mut(|output| output.pump(&name));
-                if ending.next_look <= now && ending.is_done(now) {
-                    self.records.remove(&name);
-                    server.life = Life::Stopped;
-                    if server.wanted {
-                        if now - server.since >= SETTLED {
-                            server.backoff = BACKOFF_FIRST;
-                        }
-                        server.life = Life::Waiting { until: now + server.backoff };
-                        server.backoff = (server.backoff * 2).min(BACKOFF_MAX);
+                ending.cgroup.reap(None);
+                if is_populated(&name, &ending.cgroup) {
+                    if ending.kill_at <= now {
+                        ending.kill_at = now + LEAVE;
+                        kill(&name, &ending.cgroup);
                     }
+                    return;
+                }
+                if let Err(error) = ending.cgroup.remove() {
+                    tracing::warn!("{name}: the cgroup of a server that ended stays: {error}");
+                }
+                self.keep.records.remove(&name);
+                server.life = Life::Stopped;
+                if server.wanted {
+                    if now - server.since >= SETTLED {
+                        server.backoff = BACKOFF_FIRST;
+                    }
+                    server.life = Life::Waiting { until: now + server.backoff };
+                    server.backoff = (server.backoff * 2).min(BACKOFF_MAX);
                 }
             }
         }
@@ -206,27 +229,26 @@ impl Worker {
 
     fn start(&mut self, index: usize, now: Instant) {
         let server = &mut self.servers[index];
-        let name = server.service.name.clone();
-        let token = token();
-        let record = self.records.create(&name, &token);
-        let record = record.map_err(|error| format!("cannot note the start of a server: {error}"));
-        match record.and_then(|record| spawn(&server.service, record, &token)) {
-            Ok(Spawned { pid, pidfd, outputs }) => {
-                server.life = Life::Running(Running { pid, pidfd, outputs, kill_at: None });
+        let service = server.service.name.clone();
+        match self.keep.start(&server.service) {
+            Ok((cgroup, Spawned { pid, pidfd, outputs })) => {
+                let pidfd = Some(pidfd);
+                let last = Status::Code(0);
+                server.life =
+                    Life::Running(Running { pid, pidfd, cgroup, outputs, last, kill_at: None });
                 server.since = now;
                 self.next_look = now;
-                (self.on_event)(Event::Started { service: name, pid });
+                (self.on_event)(Event::Started { service, pid });
             }
             Err(why) => {
-                self.records.remove(&name);
                 server.life = Life::Waiting { until: now + server.backoff };
                 server.backoff = (server.backoff * 2).min(BACKOFF_MAX);
-                (self.on_event)(Event::Unstartable { service: name, why });
+                (self.on_event)(Event::Unstartable { service, why });
             }
         }
     }
 
-    /// A leader has ended: report it, then end what is left of its session.
+    /// A server has ended: report it, then end what is left of it.
     fn exited(&mut self, index: usize, status: Status, now: Instant) {
         let server = &mut self.servers[index];
         let Life::Running(mut running) = mem::replace(&mut server.life, Life::Stopped) else {
@@ -238,19 +260,12 @@ impl Worker {
         running.outputs.retain_mut(|output| output.pump(&service));
         let pid = running.pid;
         (self.on_event)(Event::Exited { service, pid, status, crashed });
+        self.set_multipath(index, false);
         self.set_listening(index, false);
-        if !crashed && running.kill_at.is_none() {
-            signal_group(pid, libc::SIGTERM);
-        }
-        let leave = if crashed { now } else { now + LEAVE };
-        self.servers[index].life = Life::Ending(Ending {
-            pid,
-            pidfd: running.pidfd,
-            outputs: running.outputs,
-            kill_at: running.kill_at.unwrap_or(leave),
-            killed: false,
-            next_look: now,
-        });
+        let Running { cgroup, outputs, kill_at, .. } = running;
+        // What a crash leaves behind is not asked.
+        let kill_at = kill_at.unwrap_or(now);
+        self.servers[index].life = Life::Ending(Ending { cgroup, outputs, kill_at });
         // A server without other processes is gone at once.
         self.advance(index, now);
     }
@@ -268,7 +283,8 @@ impl Worker {
             Ok(found) => {
                 for index in 0..self.servers.len() {
                     if self.servers[index].may_listen() {
-                        let listening = self.servers[index].is_reached_by(&found);
+                        let (listening, multipath) = self.servers[index].is_reached_by(&found);
+                        self.set_multipath(index, multipath);
                         self.set_listening(index, listening);
                     }
                 }
@@ -277,6 +293,14 @@ impl Worker {
                 self.next_look = now + REAP;
                 tracing::error!("cannot list listening sockets: {error}");
             }
+        }
+    }
+
+    fn set_multipath(&mut self, index: usize, multipath: bool) {
+        let server = &mut self.servers[index];
+        if mem::replace(&mut server.multipath, multipath) != multipath {
+            let service = server.service.name.clone();
+            (self.on_event)(Event::Multipath { service, multipath });
         }
     }
 
@@ -294,8 +318,7 @@ impl Worker {
     }
 
     /// Processes whose parents died fall to us as the subreaper. Other parts of the daemon have
-    /// children too, which they wait for themselves: only members of our servers' sessions are
-    /// reaped here, and never a leader.
+    /// children too, which they wait for themselves: only members of our servers are reaped here.
     fn reap_orphans(&mut self, now: Instant) {
         if now < self.next_reap {
             return;
@@ -305,9 +328,9 @@ impl Worker {
         if !matches!(waitid(Id::All, any), Ok(status) if status != WaitStatus::StillAlive) {
             return;
         }
-        for server in &self.servers {
-            if let Life::Running(running) = &server.life {
-                reap_members(&process::members(running.pid), running.pid);
+        for server in &mut self.servers {
+            if let Life::Running(running) = &mut server.life {
+                running.reap();
             }
         }
     }
@@ -323,19 +346,22 @@ impl Worker {
                 Life::Stopped => until,
                 Life::Waiting { until: at } => until.min(*at),
                 Life::Running(running) => running.kill_at.map_or(until, |at| until.min(at)),
-                Life::Ending(ending) => until.min(ending.next_look),
+                Life::Ending(ending) => until.min(ending.kill_at),
             };
         }
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         for server in &self.servers {
-            let outputs = match &server.life {
+            let (pidfd, cgroup, outputs) = match &server.life {
                 Life::Running(running) => {
-                    fds.push(PollFd::new(running.pidfd.as_fd(), PollFlags::POLLIN));
-                    &running.outputs
+                    (running.pidfd.as_ref(), &running.cgroup, &running.outputs)
                 }
-                Life::Ending(ending) => &ending.outputs,
+                Life::Ending(ending) => (None, &ending.cgroup, &ending.outputs),
                 Life::Stopped | Life::Waiting { .. } => continue,
             };
+            fds.extend(pidfd.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+            // While the command runs, it is its end that counts.
+            let events = pidfd.is_none().then(|| cgroup.events());
+            fds.extend(events.map(|fd| PollFd::new(fd, PollFlags::POLLPRI)));
             let outputs = outputs.iter().map(AsFd::as_fd);
             fds.extend(outputs.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         }
@@ -360,9 +386,19 @@ impl Server {
         self.service.command.is_none() || matches!(self.life, Life::Running(_))
     }
 
-    fn is_reached_by(&self, found: &[Listener]) -> bool {
-        let reached = |address| found.iter().any(|listener| listener.accepts(address));
-        socket_addresses(&self.service).into_iter().all(reached)
+    /// Whether all of its addresses have a listener, and whether one of those is Multipath TCP.
+    fn is_reached_by(&self, found: &[Listener]) -> (bool, bool) {
+        let mut multipath = false;
+        let mut reached = |address| {
+            let mut listeners =
+                found.iter().filter(|listener| listener.accepts(address)).peekable();
+            let any = listeners.peek().is_some();
+            multipath |= listeners.any(|listener| listener.multipath);
+            any
+        };
+        let reached: Vec<bool> =
+            socket_addresses(&self.service).into_iter().map(&mut reached).collect();
+        (reached.into_iter().all(|reached| reached), multipath)
     }
 
     fn stop(&mut self, now: Instant, grace: Duration) {
@@ -372,8 +408,7 @@ impl Server {
             Life::Waiting { .. } => self.life = Life::Stopped,
             Life::Running(running) => {
                 let at = now + grace;
-                // The leader is unreaped, so the group is its own.
-                signal_group(running.pid, libc::SIGTERM);
+                running.cgroup.signal(libc::SIGTERM);
                 running.kill_at = Some(running.kill_at.map_or(at, |earlier| earlier.min(at)));
             }
             Life::Ending(ending) => ending.kill_at = ending.kill_at.min(now + grace),
@@ -381,65 +416,85 @@ impl Server {
     }
 }
 
-impl Ending {
-    /// Whether the leader was the last of its session; then reaps it.
-    fn is_done(&mut self, now: Instant) -> bool {
-        self.next_look = now + ENDING;
-        let members = process::members(self.pid);
-        reap_members(&members, self.pid);
-        let alive = |member: &&Stat| member.pid != self.pid && !member.is_zombie();
-        if members.iter().any(|member| alive(&member)) {
-            if self.kill_at <= now {
-                if !mem::replace(&mut self.killed, true) {
-                    signal_group(self.pid, libc::SIGKILL);
+impl Keep {
+    /// The record comes first, then the cgroup, then the process: whenever this daemon dies, its
+    /// successor finds what there is.
+    fn start(&self, service: &Service) -> Result<(Cgroup, Spawned), String> {
+        let path = self.tree.below_own(&name(&service.name));
+        let noted = self.records.create(&service.name, &path);
+        noted.map_err(|error| format!("cannot note the start of a server: {error}"))?;
+        let started = self.tree.create(&path);
+        let started = started.map_err(|error| format!("cannot make the cgroup {path}: {error}"));
+        let started = started.and_then(|cgroup| match spawn(service, &cgroup) {
+            Ok(spawned) => Ok((cgroup, spawned)),
+            Err(why) => {
+                if let Err(error) = cgroup.remove() {
+                    tracing::warn!("{}: its cgroup stays: {error}", service.name);
                 }
-                // Those with a group of their own, and those born meanwhile.
-                members.iter().filter(alive).for_each(|m| process::signal(m, libc::SIGKILL));
+                Err(why)
             }
-            return false;
-        }
-        // ECHILD: somebody reaped it first. It is gone either way.
-        let _ = waitid(Id::PIDFd(self.pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
-        true
+        });
+        started.inspect_err(|_| self.records.remove(&service.name))
     }
 }
 
-/// How the process ended, without reaping it; `None` while it runs.
+/// What of a running server has ended.
+enum Ended {
+    All(Status),
+    Background,
+}
+
+impl Running {
+    fn ended(&mut self) -> Option<Ended> {
+        let Some(pidfd) = &self.pidfd else {
+            if is_populated("", &self.cgroup) {
+                return None;
+            }
+            self.reap();
+            return Some(Ended::All(self.last));
+        };
+        let status = exited(pidfd)?;
+        let stays = status == Status::Code(0) && self.kill_at.is_none();
+        match stays && !self.cgroup.processes().is_empty() {
+            true => Some(Ended::Background),
+            false => Some(Ended::All(status)),
+        }
+    }
+
+    fn reap(&mut self) {
+        let awaited = self.pidfd.is_some().then_some(self.pid);
+        self.last = self.cgroup.reap(awaited).unwrap_or(self.last);
+    }
+}
+
+/// A hierarchy that cannot be read any more is taken for an empty one: nothing can be done there.
+fn is_populated(name: &str, cgroup: &Cgroup) -> bool {
+    cgroup.is_populated().unwrap_or_else(|error| {
+        tracing::error!("{name}: the cgroup of its server cannot be read: {error}");
+        false
+    })
+}
+
+fn kill(name: &str, cgroup: &Cgroup) {
+    if let Err(error) = cgroup.kill() {
+        tracing::error!("{name}: its processes cannot be killed: {error}");
+    }
+}
+
+/// How the process ended; reaps it. `None` while it runs.
 fn exited(pidfd: &OwnedFd) -> Option<Status> {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    match waitid(Id::PIDFd(pidfd.as_fd()), flags) {
-        Ok(WaitStatus::Exited(_, code)) => Some(Status::Code(code)),
-        Ok(WaitStatus::Signaled(_, signal, _)) => Some(Status::Signal(signal as i32)),
-        Ok(_) | Err(Errno::EINTR) => None,
+    match waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
+        Ok(waited) => cgroup::status(waited),
+        Err(Errno::EINTR) => None,
         // Reaped behind our back: ended, nobody knows how.
         Err(_) => Some(Status::Signal(0)),
     }
 }
 
-/// Signals a group whose leader we have not reaped.
-fn signal_group(leader: u32, signal: i32) {
-    // SAFETY: kill takes two integers and touches no memory of ours.
-    unsafe { libc::kill(-(leader as i32), signal) };
-}
-
-fn signal_session(leader: u32, signal: i32) {
-    let members = process::members(leader);
-    members.iter().filter(|m| m.pid != leader).for_each(|m| process::signal(m, signal));
-}
-
-fn reap_members(members: &[Stat], leader: u32) {
-    let own = std::process::id();
-    for member in members {
-        if member.pid != leader && member.is_zombie() && member.parent == own {
-            let pid = Pid::from_raw(member.pid as i32);
-            let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
-        }
-    }
-}
-
-/// A value that no other start has had.
-fn token() -> String {
+/// The name of a cgroup that no other start has had.
+pub(super) fn name(service: &str) -> String {
     let mut bytes = [0; 16];
     control::Rng::system().fill(&mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}{service}-{token}", record::PREFIX)
 }

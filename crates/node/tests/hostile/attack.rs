@@ -1,9 +1,9 @@
 //! Frames as nobody should send them.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use etherparse::PacketBuilder;
+use etherparse::{IpHeaders, PacketBuilder, PacketBuilderStep};
 use lab::{Host, Link};
 use nix::libc;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrLike, socket};
@@ -55,32 +55,22 @@ impl Wire {
     }
 
     /// A UDP datagram, likewise.
-    pub fn datagram(
-        &self,
-        mac: [u8; 6],
-        (from, to): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
-        payload: &[u8],
-    ) -> Vec<u8> {
+    pub fn datagram(&self, mac: [u8; 6], ends: Ends, payload: &[u8]) -> Vec<u8> {
+        let udp = self.packet(mac, ends).udp(ends.0.port(), ends.1.port());
         let mut frame = Vec::new();
-        PacketBuilder::ethernet2(self.mac, mac)
-            .ipv4(from.0.octets(), to.0.octets(), 64)
-            .udp(from.1, to.1)
-            .write(&mut frame, payload)
-            .unwrap();
+        udp.write(&mut frame, payload).unwrap();
         frame
     }
 
-    /// A segment from `from` to `to`, to the host with MAC `mac`.
+    /// A segment from one end to the other, to the host with MAC `mac`.
     pub fn segment(
         &self,
         mac: [u8; 6],
-        (from, to): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
+        ends: Ends,
         (flags, seq, ack): (&str, u32, u32),
         payload: &[u8],
     ) -> Vec<u8> {
-        let mut tcp = PacketBuilder::ethernet2(self.mac, mac)
-            .ipv4(from.0.octets(), to.0.octets(), 64)
-            .tcp(from.1, to.1, seq, 512);
+        let mut tcp = self.packet(mac, ends).tcp(ends.0.port(), ends.1.port(), seq, 512);
         for flag in flags.chars() {
             tcp = match flag {
                 'S' => tcp.syn(),
@@ -94,13 +84,23 @@ impl Wire {
         tcp.write(&mut frame, payload).unwrap();
         frame
     }
+
+    fn packet(&self, mac: [u8; 6], ends: Ends) -> PacketBuilderStep<IpHeaders> {
+        let frame = PacketBuilder::ethernet2(self.mac, mac);
+        match (ends.0.ip(), ends.1.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => frame.ipv4(from.octets(), to.octets(), 64),
+            (IpAddr::V6(from), IpAddr::V6(to)) => frame.ipv6(from.octets(), to.octets(), 64),
+            _ => panic!("{ends:?} are of two families"),
+        }
+    }
 }
 
-pub fn address4(address: SocketAddr) -> (Ipv4Addr, u16) {
-    match address {
-        SocketAddr::V4(v4) => (*v4.ip(), v4.port()),
-        v6 => panic!("{v6} is not IPv4"),
-    }
+/// Where from and where to.
+pub type Ends = (SocketAddr, SocketAddr);
+
+/// Where the checksum of TCP stands in a frame between these ends.
+pub fn checksum_at(ends: Ends) -> usize {
+    14 + if ends.0.is_ipv4() { 20 } else { 40 } + 16
 }
 
 /// The next sequence number that this socket sends, and the next it expects.

@@ -2,34 +2,68 @@
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lab::{Lab, Link, Node};
+use lab::{Host, Lab, Link, Node};
 use serde_json::Value;
 
 /// How long any condition may take to come true; far more than it needs.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+/// Which addresses the nodes, the service and the clients use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// The service's address and port.
+    pub fn service(self) -> SocketAddr {
+        (self.stranger(200), PORT).into()
+    }
+
+    /// An address on the service link; up to 255 of them are somebody's.
+    pub fn stranger(self, number: u16) -> IpAddr {
+        let [high, low] = number.to_be_bytes();
+        match self {
+            Family::V4 => Ipv4Addr::new(10, 77, high, low).into(),
+            Family::V6 => Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 1, number).into(),
+        }
+    }
+
+    /// Of a host of the lab.
+    pub fn of(self, host: &Host, link: Link) -> IpAddr {
+        match self {
+            Family::V4 => host.ipv4(link).into(),
+            Family::V6 => host.ipv6(link).into(),
+        }
+    }
+}
+
 pub const PORT: u16 = 7000;
 pub const CONTROL_PORT: u16 = 7077;
 pub const KEY: [u8; 32] = [7; 32];
 
-/// A deterministic server: what comes in goes out.
+/// A deterministic server: what comes in goes out; slowly, if there is a third argument: seconds for
+/// each 2 KiB.
 const ECHO: &str = r#"
-import socketserver
+import socketserver, sys, time
+pause = float(sys.argv[3]) if sys.argv[3:] else 0
 class Echo(socketserver.BaseRequestHandler):
     def handle(self):
-        while data := self.request.recv(65536):
+        while data := self.request.recv(2048 if pause else 65536):
+            time.sleep(pause)
             self.request.sendall(data)
 class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
-Server(("10.77.0.200", 7000), Echo).serve_forever()
+    address_family = 10 if ":" in sys.argv[1] else 2
+Server((sys.argv[1], int(sys.argv[2])), Echo).serve_forever()
 "#;
 
 /// Nodes share two processors with everything else; one lab at a time keeps clocks honest.
@@ -37,32 +71,38 @@ static ONE_LAB: Mutex<()> = Mutex::new(());
 
 pub struct Stage {
     pub lab: Lab,
+    pub family: Family,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Stage {
     /// Hosts `client`, `other` (on the service link) and the nodes `a`, `b`, `x`.
-    pub fn new() -> Self {
+    pub fn new(family: Family) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "these tests make hosts out of namespaces: `make test` runs them as root"
         );
         let alone = ONE_LAB.lock().unwrap_or_else(PoisonError::into_inner);
-        let binary = std::env::var_os("STEADFAST_BIN").map(PathBuf::from);
         let lab = Lab::builder()
             .hosts(&["client", "other"], &["a", "b", "x"])
-            .steadfast(binary.unwrap_or(env!("CARGO_BIN_EXE_steadfast").into()))
+            .steadfast(binary())
             .up()
             .expect("the lab comes up");
         std::fs::write(lab.dir().join("echo.py"), ECHO).unwrap();
-        Self { lab, _alone: alone }
+        Self { lab, family, _alone: alone }
     }
 
     /// With `a` as primary and `b` as its backup.
-    pub fn pair() -> Self {
-        let stage = Self::new();
-        stage.start("a", "b", "prefer_primary = true\n", KEY);
-        stage.start("b", "a", "", KEY);
+    pub fn pair(family: Family) -> Self {
+        Self::pair_with(family, |config| config)
+    }
+
+    /// The same, with both configurations changed.
+    pub fn pair_with(family: Family, change: impl Fn(String) -> String) -> Self {
+        let stage = Self::new(family);
+        for (host, peer, more) in [("a", "b", "prefer_primary = true\n"), ("b", "a", "")] {
+            stage.start_with(host, change(stage.config(host, peer, more)), KEY);
+        }
         stage.until("a is primary, b its backup", || {
             let (a, b) = (stage.status("a"), stage.status("b"));
             a["ready"] == true && a["duplex"] == true && b["ready"] == true
@@ -84,7 +124,8 @@ impl Stage {
 
     pub fn config(&self, host: &str, peer: &str, more: &str) -> String {
         let dir = self.lab.dir().display();
-        let address = |name: &str, link| self.lab.host(name).unwrap().ipv4(link);
+        let address = |name: &str, link| self.family.of(self.lab.host(name).unwrap(), link);
+        let service = self.family.service().ip();
         let pair = |name: &str| {
             let (service, cluster) = (address(name, Link::Service), address(name, Link::Cluster));
             format!("{{ service = \"{service}\", cluster = \"{cluster}\" }}")
@@ -104,9 +145,9 @@ startup_wait_ms = 1500
 {more}
 [[service]]
 name = "echo"
-address = "{SERVICE}"
+address = "{service}"
 port = {PORT}
-command = ["/usr/bin/env", "python3", "{dir}/echo.py"]
+command = ["/usr/bin/env", "python3", "{dir}/echo.py", "{service}", "{PORT}"]
 scheme = "track"
 "#,
             own = pair(host),
@@ -155,7 +196,7 @@ scheme = "track"
 
     pub fn connect(&self) -> Client {
         let client = self.lab.host("client").unwrap();
-        let address = SocketAddr::from((SERVICE, PORT));
+        let address = self.family.service();
         let stream = client.in_netns(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
         let stream = stream.expect("the service accepts");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -163,6 +204,12 @@ scheme = "track"
         stream.set_nodelay(true).unwrap();
         Client { stream, said: 0 }
     }
+}
+
+/// The program under test.
+pub fn binary() -> PathBuf {
+    let given = std::env::var_os("STEADFAST_BIN").map(PathBuf::from);
+    given.unwrap_or(env!("CARGO_BIN_EXE_steadfast").into())
 }
 
 /// A client that knows what it must hear.
@@ -175,15 +222,22 @@ impl Client {
     /// Sends `length` bytes that depend on their position and expects them back.
     #[track_caller]
     pub fn expect_echo(&mut self, length: u64, when: &str) {
+        self.echo(length).unwrap_or_else(|error| panic!("{when}: {error}"));
+    }
+
+    /// The same, of a connection that may be reset. What comes back is never anything else.
+    #[track_caller]
+    pub fn echo(&mut self, length: u64) -> std::io::Result<()> {
         for at in (self.said..self.said + length).step_by(8192) {
             let until = (self.said + length).min(at + 8192);
             let bytes: Vec<u8> =
                 (at..until).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
             let mut heard = vec![0; bytes.len()];
-            self.stream.write_all(&bytes).unwrap_or_else(|e| panic!("{when}: send: {e}"));
-            self.stream.read_exact(&mut heard).unwrap_or_else(|e| panic!("{when}: receive: {e}"));
-            assert!(heard == bytes, "{when}: other bytes came back, from {at} on");
+            self.stream.write_all(&bytes)?;
+            self.stream.read_exact(&mut heard)?;
+            assert!(heard == bytes, "other bytes came back, from {at} on");
         }
         self.said += length;
+        Ok(())
     }
 }
