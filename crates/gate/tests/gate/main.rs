@@ -1,0 +1,332 @@
+//! The gate with real servers: what is held does not leave, what is released leaves exactly, in
+//! order, with the end behind the last byte. Root is needed (`make test`).
+
+mod bench;
+mod nginx;
+
+use std::io::{ErrorKind, Read};
+
+use bench::{Bench, HOLD, addresses, eventually};
+use gate::{Counter, Record};
+
+#[test]
+fn every_way_to_write_is_held_and_released_exactly() {
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    let mut at = 0;
+    for how in ["send", "write", "writev", "sendmsg", "sendfile", "splice"] {
+        server.expect(&format!("{how} 40001"), "ok");
+        at += 40_001;
+        client.captured(at);
+        // TCP's own timer has tried, too.
+        bench.refused_again(1);
+        client.hears_nothing();
+        client.release(at);
+        client.hears(at);
+    }
+}
+
+#[test]
+fn both_address_families_are_held() {
+    let bench = Bench::new();
+    for address in addresses(&bench.lab) {
+        let mut server = bench.server(address);
+        let mut client = bench.connect(address);
+        server.expect("accept", "ok");
+        server.expect("send 5000", "ok");
+        client.captured(5000);
+        bench.refused_again(1);
+        client.hears_nothing();
+        client.release(5000);
+        client.hears(5000);
+        server.expect("shutdown", "ok");
+        let end = client.ended(5000).seq(5001);
+        bench.orders.release(&client.flow, end).unwrap();
+        client.hears_the_end();
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+    }
+}
+
+/// The trap of every gate that diverts writes: the kernel ends the stream at once, whatever is held.
+#[test]
+fn the_end_waits_with_the_bytes_in_front_of_it() {
+    for end in ["shutdown", "close", "crash"] {
+        let bench = Bench::new();
+        let (mut server, mut client) = bench.conversation();
+        server.expect("send 1000", "ok");
+        server.expect("sendfile 30000", "ok");
+        server.tell(end);
+        client.captured(31_000);
+        client.ended(31_000);
+        bench.refused_again(2);
+        client.hears_nothing();
+        client.release(31_001);
+        client.hears(31_000);
+        client.hears_the_end();
+    }
+}
+
+#[test]
+fn the_end_is_held_on_its_own_as_well() {
+    for end in ["shutdown", "close", "crash"] {
+        let bench = Bench::new();
+        let (mut server, mut client) = bench.conversation();
+        server.expect("send 5000", "ok");
+        client.captured(5000);
+        client.release(5000);
+        client.hears(5000);
+        server.tell(end);
+        client.ended(5000);
+        bench.refused_again(2);
+        client.hears_nothing();
+        client.release(5001);
+        client.hears_the_end();
+    }
+}
+
+/// Exactness goes before speed: a segment across the edge stays whole.
+#[test]
+fn an_edge_inside_a_segment_waits_for_the_segments_end() {
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    server.expect("send 600", "ok");
+    server.expect("send 600", "ok");
+    client.captured(1200);
+    client.release(700);
+    bench.refused_again(1);
+    client.hears_nothing();
+    assert!(bench.counters.get(Counter::Straddling) > 0);
+    client.release(1200);
+    client.hears(1200);
+}
+
+#[test]
+fn a_half_closed_server_still_hears_its_client() {
+    use std::io::Write;
+
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    server.expect("send 100", "ok");
+    server.expect("shutdown", "ok");
+    client.ended(100);
+    client.stream.write_all(&[7; 12]).unwrap();
+    server.expect("read", "12");
+    client.release(101);
+    client.hears(100);
+    client.hears_the_end();
+}
+
+#[test]
+fn a_server_that_outruns_its_release_is_slowed_by_its_socket_alone() {
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    let taken: usize = server.ask("fill").parse().expect("a number, not an error");
+    assert!(taken >= HOLD as usize, "the budget may be used: {taken}");
+    // One write may go over the budget, no more.
+    assert!(taken <= HOLD as usize + 65_536, "the budget holds: {taken}");
+    client.captured(taken);
+    // Whatever is released makes room for as much again.
+    client.release(taken);
+    client.hears(taken);
+    let more: usize = eventually("there is room again", || {
+        let more: usize = server.ask("fill").parse().expect("a number, not an error");
+        (more > taken).then_some(more)
+    });
+    client.captured(more);
+    client.release(more);
+    client.hears(more);
+}
+
+/// Writes that are cut short are captured beyond what TCP took; the record that follows says so.
+#[test]
+fn a_server_that_does_not_block_loses_and_repeats_nothing() {
+    const SIZE: usize = 12 << 20;
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    let taken: usize = server.ask("fill").parse().expect("a number, not an error");
+    client.captured(taken);
+    server.expect(&format!("stream {SIZE}"), "ok");
+    bench.release_at_once();
+    client.release(taken);
+    client.hears(SIZE);
+    assert_eq!(server.line(), "finished");
+    client.captured(SIZE);
+    // Or else this has not happened here.
+    assert!(bench.counters.get(Counter::CutShort) > 0);
+}
+
+#[test]
+fn a_server_that_blocks_goes_on_with_the_release() {
+    const SIZE: usize = 12 << 20;
+    for how in ["send", "sendfile"] {
+        let bench = Bench::new();
+        let (mut server, mut client) = bench.conversation();
+        server.expect(&format!("background {how} {SIZE}"), "ok");
+        eventually("the server has filled its budget", || {
+            (bench.story(&client.flow).bytes.len() >= HOLD as usize).then_some(())
+        });
+        bench.refused_again(1);
+        client.hears_nothing();
+        // It blocks: what is captured stands still while TCP tries again and again.
+        let held = bench.story(&client.flow).bytes.len();
+        bench.refused_again(2);
+        assert_eq!(bench.story(&client.flow).bytes.len(), held, "{how} is blocked");
+        assert!(held <= HOLD as usize + (1 << 20), "{how}: {held} bytes are held");
+        bench.release_at_once();
+        client.release(held);
+        client.hears(SIZE);
+        assert_eq!(server.line(), "finished");
+        client.captured(SIZE);
+    }
+}
+
+#[test]
+fn an_edge_that_steps_back_changes_nothing() {
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    server.expect("send 2000", "ok");
+    client.captured(2000);
+    client.release(2000);
+    client.hears(2000);
+    client.release(10);
+    server.expect("send 1000", "ok");
+    client.captured(3000);
+    bench.refused_again(1);
+    client.hears_nothing();
+    client.release(3000);
+    client.hears(3000);
+}
+
+#[test]
+fn an_opened_gate_lets_everything_out_and_captures_no_more() {
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    server.expect("send 2000", "ok");
+    client.captured(2000);
+    bench.orders.open(&client.flow).unwrap();
+    client.hears(2000);
+    server.expect("background sendfile 1000000", "ok");
+    client.hears(1_002_000);
+    assert_eq!(server.line(), "finished");
+    server.expect("close", "ok");
+    client.hears_the_end();
+    client.captured(2000);
+}
+
+#[test]
+fn connections_from_before_are_left_alone() {
+    let bench = Bench::new();
+    bench.gate.as_ref().unwrap().set_holding(false);
+    let (mut server, mut client) = bench.conversation();
+    bench.gate.as_ref().unwrap().set_holding(true);
+    server.expect("send 2000", "ok");
+    client.hears(2000);
+    assert_eq!(bench.counters.get(Counter::HeldFlows), 0);
+    assert!(bench.story(&client.flow).start.is_none());
+}
+
+/// A full ring costs a flow its protection, not its connection, and nothing leaves because of it.
+#[test]
+fn output_that_finds_the_ring_full_is_held_and_reported() {
+    let bench = Bench::with(|settings| {
+        settings.ring_bytes = 64 << 10;
+    });
+    let (mut server, mut client) = bench.conversation();
+    // One record that the ring cannot take beside what it keeps for events.
+    server.expect("send 200000", "ok");
+    let story = eventually("the loss is reported", || {
+        let story = bench.story(&client.flow);
+        story.lost.is_some().then_some(story)
+    });
+    assert_eq!(story.lost, Some(story.seq(story.bytes.len())), "lost behind what was captured");
+    assert_eq!(bench.counters.get(Counter::Lost), 1);
+    bench.refused_again(1);
+    client.hears_nothing();
+    bench.orders.open(&client.flow).unwrap();
+    client.hears(200_000);
+}
+
+#[test]
+fn a_connection_that_is_reset_is_reported() {
+    let bench = Bench::new();
+    let (mut server, client) = bench.conversation();
+    server.expect("send 2000", "ok");
+    let story = client.captured(2000);
+    let flow = client.flow;
+    // Nothing to linger for: the client resets.
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the descriptor is open, and the option's value is a whole `linger`.
+    let set = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&client.stream),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as u32,
+        )
+    };
+    assert_eq!(set, 0);
+    drop(client);
+    let over = eventually("the end is reported", || bench.story(&flow).over);
+    assert_eq!(over, Record::Aborted { flow, seq: story.seq(2000) });
+    // Orders for what is gone are counted, and harmless.
+    bench.orders.release(&flow, story.seq(2000)).unwrap();
+    assert_eq!(bench.counters.get(Counter::OrdersStray), 1);
+}
+
+#[test]
+fn a_connection_that_ends_is_reported_once_it_is_over() {
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    server.expect("send 10", "ok");
+    server.expect("close", "ok");
+    let story = client.ended(10);
+    client.release(11);
+    client.hears(10);
+    client.hears_the_end();
+    assert_eq!(bench.story(&client.flow).over, None, "the client has not closed yet");
+    let flow = client.flow;
+    drop(client);
+    let over = eventually("the end is reported", || bench.story(&flow).over);
+    assert_eq!(over, Record::Gone { flow, seq: story.seq(11) });
+}
+
+/// Invariant 8's other half: a dead daemon releases nothing.
+#[test]
+fn a_dead_daemon_releases_nothing() {
+    let mut bench = Bench::new();
+    let (mut server, mut stream) = {
+        let (server, client) = bench.conversation();
+        (server, client.stream)
+    };
+    server.expect("send 2000", "ok");
+    bench.kill_daemon();
+    eventually("TCP sends what nobody keeps from it any more, and the fence stops it", || {
+        (bench.counters.get(Counter::Fenced) >= 2).then_some(())
+    });
+    stream.set_nonblocking(true).unwrap();
+    let heard = stream.read(&mut [0; 1]).map_err(|error| error.kind());
+    assert_eq!(heard, Err(ErrorKind::WouldBlock));
+}
+
+/// Refusals must not look like congestion: a thousand held replies, and the window is as it began.
+#[test]
+fn holding_does_not_shrink_the_congestion_window() {
+    let bench = Bench::new();
+    let (mut server, mut client) = bench.conversation();
+    for i in 1..=200 {
+        server.expect("send 3000", "ok");
+        client.captured(i * 3000);
+        client.release(i * 3000);
+        client.hears(i * 3000);
+    }
+    let host = bench.lab.host("a").unwrap();
+    let listed = host.command("ss").args(["-tinH", "sport", "=", ":8080"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let window = listed.split_whitespace().find_map(|word| word.strip_prefix("cwnd:"));
+    let window: u32 = window.unwrap_or_else(|| panic!("no window: {listed}")).parse().unwrap();
+    assert!(window >= 10, "the congestion window is {window} segments");
+    assert!(!listed.contains("retrans:"), "nothing was sent twice: {listed}");
+    assert!(bench.counters.get(Counter::Refused) >= 200);
+}
