@@ -13,14 +13,17 @@
 //! it.
 
 mod batch;
+pub mod machine;
 mod scenario;
 mod stage;
 mod trace;
+pub mod witness;
 
 pub use batch::{Batch, Finished, Moment};
 pub use demo::download::Client;
 pub use demo::pair::{CLIENT, Service};
 pub use demo::server::{Place, Server};
+pub use machine::undisturbed;
 pub use scenario::{How, Scenario};
 pub use stage::{PATIENCE, Stage};
 

@@ -10,6 +10,7 @@ use lab::Kill;
 
 use crate::MB;
 use crate::batch::{Finished, Moment};
+use crate::machine::undisturbed;
 use crate::stage::Stage;
 
 /// How a node fails.
@@ -44,12 +45,14 @@ impl How {
 }
 
 /// A story: who serves, who downloads, what fails and when.
+#[derive(Clone)]
 pub struct Scenario {
     pub(crate) server: Server,
     pub(crate) service: Option<Service>,
     pub(crate) client: Client,
     pub(crate) clients: usize,
     pub(crate) idle: usize,
+    pub(crate) history: usize,
     pub(crate) size: u64,
     pub(crate) rate_mbit: Option<u64>,
     pub(crate) ipv6: bool,
@@ -87,6 +90,7 @@ impl Scenario {
             client: Client::Curl,
             clients: 4,
             idle: 20,
+            history: 1,
             size: 10 * MB,
             rate_mbit: Some(200),
             ipv6: false,
@@ -127,6 +131,13 @@ impl Scenario {
     #[must_use]
     pub fn idle(mut self, connections: usize) -> Self {
         self.idle = connections;
+        self
+    }
+
+    /// Each idle connection has had so many requests answered.
+    #[must_use]
+    pub fn history(mut self, requests: usize) -> Self {
+        self.history = requests;
         self
     }
 
@@ -193,6 +204,10 @@ impl Scenario {
     /// # Panics
     /// If a client noticed.
     pub fn run(self) -> (Stage, Finished) {
+        undisturbed(|| self.clone().play())
+    }
+
+    fn play(self) -> (Stage, Finished) {
         let (how, moment) = self.kill.expect("a story needs a failure: say kill(…)");
         let stage = self.up();
         let victim = stage.primary();

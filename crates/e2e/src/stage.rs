@@ -1,5 +1,6 @@
 //! A pair of nodes on which a scenario plays.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,33 +15,54 @@ use demo::site::Site;
 use lab::{Cut, Host};
 
 use crate::batch::Batch;
+use crate::machine;
 use crate::scenario::{How, Scenario};
 use crate::trace;
+use crate::witness::{Witness, weigh};
 
 /// How long anything may take that should happen soon.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a daemon may take to see what it must see; beside it the tests wait for conditions.
 const DETECTION_MS: u32 = 100;
 
-/// What a living host's kernel had handed to its interface before the fence fell still goes out:
-/// a shaped cable's queue holds 20 ms and a burst.
-const WIRE_QUEUE: Duration = Duration::from_millis(60);
+/// How long a frame may wait for its processor to come round to it, where nothing is shaped.
+const BACKLOG: Duration = Duration::from_millis(5);
+
+/// How long what a living host's kernel had handed to its interface before the fence fell may
+/// still go out after the other node's promotion. A shaped cable's queue holds 20 ms and a burst of
+/// 70 KiB. A lease that runs out leaves a quarter of the detection time for it (`queue_ms`); a node
+/// that hands over because its server has crashed does not wait.
+fn wire_queue(rate_mbit: Option<u64>, how: How) -> Duration {
+    let Some(rate) = rate_mbit else { return BACKLOG };
+    let queue = Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate);
+    match how {
+        How::Process | How::Crash => queue,
+        _ => queue.saturating_sub(Duration::from_millis(u64::from(DETECTION_MS) / 4)),
+    }
+}
 
 /// One stage at a time in this process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The pair, up and ready. Dropped while the test fails, it leaves everything behind that can
-/// tell why.
+/// The pair, up and ready. Dropped, it asks the oracle about everything that the network has
+/// seen, and panics if something must not be. Dropped while the test fails, it leaves everything
+/// behind that can tell why.
 #[derive(Debug)]
 pub struct Stage {
     /// The nodes and their hosts.
     pub pair: Pair,
     scenario: Scenario,
+    /// Since when it is up, on [`now_ns`]'s clock.
+    up_ns: u64,
+    /// The test has made something fail: from now on nodes may change their roles.
+    meddled: Cell<bool>,
+    witness: Witness,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Stage {
     pub(crate) fn up(mut scenario: Scenario) -> Stage {
+        machine::watch();
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let started = Instant::now();
         let service = scenario.service.take();
@@ -56,7 +78,11 @@ impl Stage {
             artifacts: workspace().join("target/e2e-failures").join(test_name()),
         };
         let pair = Pair::up(&spec).unwrap_or_else(|e| panic!("{scenario:?}: {e:#}"));
-        let stage = Stage { pair, scenario, _turn: turn };
+        // Before anything that a client does; the nodes are settled and have no flows.
+        let queue = wire_queue(scenario.rate_mbit, How::Crash);
+        let witness = Witness::start(&pair, queue).unwrap_or_else(|e| panic!("{e:#}"));
+        let meddled = Cell::new(false);
+        let stage = Stage { pair, scenario, up_ns: now_ns(), meddled, witness, _turn: turn };
         for (key, value) in &stage.scenario.sysctls {
             stage.set_sysctl(key, value);
         }
@@ -107,8 +133,8 @@ impl Stage {
     /// Opens the scenario's idle connections.
     pub fn open_idle(&self) -> Idle {
         let (at, site) = (self.pair.at(), &self.pair.site);
-        let keep_alive = self.scenario.server.keeps_alive();
-        Idle::open(self.client(), at, site, self.scenario.idle, keep_alive, PATIENCE)
+        let history = self.scenario.server.keeps_alive().then_some(self.scenario.history);
+        Idle::open(self.client(), at, site, self.scenario.idle, history, PATIENCE)
             .unwrap_or_else(|e| panic!("{e:#}"))
     }
 
@@ -122,16 +148,46 @@ impl Stage {
         assert!(count == 0, "{count} of {} noticed:\n{failures}", report.connections);
     }
 
+    /// Before the first failure that a test causes there is no other.
+    fn expect_no_failover_yet(&self) {
+        if self.meddled.replace(true) {
+            return;
+        }
+        // A backup that was missed for a moment has lost the flows as well.
+        self.expect_no("suspected", self.up_ns);
+    }
+
+    /// No node has reported such an event since `since_ns`.
+    ///
+    /// # Panics
+    /// If one has; the test is played again if the machine itself stood still.
+    pub fn expect_no(&self, event: &str, since_ns: u64) {
+        if let Some((node, event)) = self.events(event, since_ns).first() {
+            machine::blame(&format!("{node} reports {event:?}"), event.boottime_ns);
+        }
+    }
+
     /// Makes a node fail; when, on [`now_ns`]'s clock.
     ///
     /// # Panics
     /// If the lab cannot do it.
     pub fn kill(&self, node: &str, how: How) -> u64 {
-        self.pair.kill(node, &how.kill()).unwrap_or_else(|e| panic!("{e:#}"))
+        self.expect_no_failover_yet();
+        self.witness.listen(&self.pair);
+        let carried = self.pair.status(node).is_ok_and(|s| s.role == "primary" && s.duplex);
+        let at_ns = self.pair.kill(node, &how.kill()).unwrap_or_else(|e| panic!("{e:#}"));
+        match how {
+            How::Host => self.witness.died(node, at_ns),
+            // Only now has every process got its signal.
+            How::Process | How::Crash if carried => self.witness.crashed(node, now_ns()),
+            How::Process | How::Crash | How::Daemon | How::Hang => {}
+        }
+        at_ns
     }
 
     /// Cuts a link silently.
     pub fn cut(&self, link: &str) -> u64 {
+        self.expect_no_failover_yet();
         self.pair.lab.cut(link, Cut::default()).unwrap_or_else(|e| panic!("{e}"));
         now_ns()
     }
@@ -146,7 +202,14 @@ impl Stage {
     /// # Panics
     /// If it does not get there.
     pub fn bring_back(&self, node: &str) {
-        self.pair.bring_back(node).unwrap_or_else(|e| panic!("{e:#}"));
+        let back = || -> anyhow::Result<()> {
+            self.witness.boots(node);
+            self.pair.lab.boot(node)?;
+            self.witness.plugged_in(&self.pair.lab, node)?;
+            self.pair.lab.start_again(node)?;
+            self.pair.wait_ready()
+        };
+        back().unwrap_or_else(|e| panic!("{e:#}"));
     }
 
     /// Waits until a node's status is as wanted.
@@ -184,14 +247,14 @@ impl Stage {
         let survivor = other(victim);
         let status = self.status(survivor);
         assert_eq!(status.role, "primary", "{survivor} did not take over");
-        // Resets are not counted here: connections that ended while the failure was being detected
-        // may be reset, and one that was still needed has failed its client already.
         assert!(status.takeover.adopted > 0, "no flow was adopted, yet the clients are happy?");
+        assert_eq!(status.takeover.reset, 0, "flows were reset: {:?}", status.takeover);
         self.expect_one_primary(killed_ns);
         let promoted = self.events("promoted", killed_ns);
         let (_, promoted) = promoted.first().expect("a new primary reports its promotion");
         // A host that is gone is silent from that instant, whatever its kernel had in hand.
-        let fenced_ns = promoted.boottime_ns + WIRE_QUEUE.as_nanos() as u64;
+        let fenced_ns =
+            promoted.boottime_ns + wire_queue(self.scenario.rate_mbit, how).as_nanos() as u64;
         let from = if how == How::Host { killed_ns } else { fenced_ns };
         self.expect_silence(victim, from);
     }
@@ -226,6 +289,29 @@ impl Stage {
         );
     }
 
+    /// Ends the captures and asks the oracle, whose word is then the test's to judge: nobody asks
+    /// again when the stage is dropped.
+    ///
+    /// # Panics
+    /// If the captures cannot be read.
+    pub fn verdict(&self) -> oracle::Verdict {
+        self.witness.judge(&self.pair).unwrap_or_else(|e| panic!("no verdict: {e:#}"))
+    }
+
+    /// Asks the oracle, unless somebody has.
+    fn judge(&self) -> Result<(), String> {
+        if self.witness.has_judged() {
+            return Ok(());
+        }
+        let dir = self.pair.lab.dir();
+        let started = Instant::now();
+        let verdict = self.witness.judge(&self.pair).map_err(|e| format!("no verdict: {e:#}"))?;
+        let (classes, exempt) = (verdict.by_class(), verdict.exemptions.len());
+        let (took, numbers) = (started.elapsed(), &verdict.statistics);
+        eprintln!("oracle, in {took:?}: {numbers}; {classes:?}, {exempt} exempt");
+        weigh(&verdict, dir)
+    }
+
     /// Leaves beside the logs what the daemons say about themselves.
     fn write_last_words(&self) {
         let dir = self.pair.lab.dir();
@@ -246,7 +332,9 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        let failed = std::thread::panicking();
+        let judged = self.judge();
+        if failed || judged.is_err() {
             self.write_last_words();
             let exe = std::env::current_exe().unwrap_or_default();
             let stem = exe.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -258,6 +346,12 @@ impl Drop for Stage {
                 product().display(),
                 test_name()
             );
+        }
+        // The lab is dropped next, and keeps its files during a panic.
+        match judged {
+            Err(why) if failed => eprintln!("{why}"),
+            Err(why) => panic!("{why}"),
+            Ok(()) => {}
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! `STEADFAST_E2E=full` plays every combination; `make test` those below.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use e2e::{Client, How, MB, Moment, Scenario, Server};
 
 macro_rules! deaths {
@@ -54,6 +56,16 @@ fn many_fast_downloads() {
     scenario.kill(How::Host, Moment::Middle).run();
 }
 
+/// The server must read more than its buffers hold before it comes to the request that the client
+/// waits for.
+#[test]
+fn a_long_history_is_read_again() {
+    for server in [Server::Nginx, Server::Apache] {
+        let scenario = Scenario::new().server(server).history(90);
+        scenario.kill(How::Host, Moment::Middle).run();
+    }
+}
+
 #[test]
 fn wget() {
     let scenario = Scenario::new().server(Server::Apache).client(Client::Wget);
@@ -66,6 +78,7 @@ fn the_whole_matrix() {
         eprintln!("skipped: STEADFAST_E2E=full plays it");
         return;
     }
+    let mut noticed = Vec::new();
     for server in Server::ALL {
         for how in How::ALL {
             for moment in [Moment::Start, Moment::Middle, Moment::LastKilobyte] {
@@ -74,9 +87,15 @@ fn the_whole_matrix() {
                     if ipv6 {
                         scenario = scenario.ipv6();
                     }
-                    scenario.kill(how, moment).run();
+                    let scenario = scenario.kill(how, moment);
+                    let name = format!("{scenario:?}");
+                    // The captures of the last failure are kept; the others are for repetition.
+                    if catch_unwind(AssertUnwindSafe(|| scenario.run())).is_err() {
+                        noticed.push(name);
+                    }
                 }
             }
         }
     }
+    assert!(noticed.is_empty(), "clients noticed in {} scenarios:\n{noticed:#?}", noticed.len());
 }

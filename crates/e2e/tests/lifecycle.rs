@@ -3,12 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use demo::clock::now_ns;
 use demo::find;
 use demo::pair::{Service, other};
-use e2e::{How, MB, Moment, PATIENCE, Scenario, Stage};
+use e2e::{How, MB, Moment, PATIENCE, Scenario, Stage, undisturbed};
 
 /// Long enough that a node can die and come back under it.
 fn long() -> Scenario {
@@ -22,98 +23,110 @@ fn expect_simplex(stage: &Stage, node: &str) {
 /// C5: the survivor goes on, and the address moves to it.
 #[test]
 fn the_backup_dies() {
-    for how in [How::Host, How::Daemon] {
-        let stage = long().up();
-        let primary = stage.primary();
-        let (idle, batch) = (stage.open_idle(), stage.start_downloads());
-        batch.wait_for(Moment::Middle);
-        let killed_ns = stage.kill(other(primary), how);
-        batch.finish().expect_identical().expect_no_stall_above(PATIENCE, killed_ns);
-        stage.finish_idle(idle);
-        expect_simplex(&stage, primary);
-        assert!(stage.events("promoted", killed_ns).is_empty(), "the primary had no need to move");
-        // Those that come now find the address at the survivor.
-        stage.start_downloads().finish().expect_identical();
-    }
+    undisturbed(|| {
+        for how in [How::Host, How::Daemon] {
+            let stage = long().up();
+            let primary = stage.primary();
+            let (idle, batch) = (stage.open_idle(), stage.start_downloads());
+            batch.wait_for(Moment::Middle);
+            let killed_ns = stage.kill(other(primary), how);
+            batch.finish().expect_identical().expect_no_stall_above(PATIENCE, killed_ns);
+            stage.finish_idle(idle);
+            expect_simplex(&stage, primary);
+            stage.expect_no("promoted", killed_ns);
+            // Those that come now find the address at the survivor.
+            stage.start_downloads().finish().expect_identical();
+        }
+    });
 }
 
 #[test]
 fn the_backup_returns_and_carries_the_next_death() {
-    let stage = long().up();
-    let first = stage.primary();
-    stage.kill(other(first), How::Host);
-    expect_simplex(&stage, first);
-    stage.bring_back(other(first));
-    let batch = stage.start_downloads();
-    batch.wait_for(Moment::Middle);
-    let killed_ns = stage.kill(first, How::Host);
-    batch.finish().expect_identical();
-    stage.expect_took_over(first, How::Host, killed_ns);
+    undisturbed(|| {
+        let stage = long().up();
+        let first = stage.primary();
+        stage.kill(other(first), How::Host);
+        expect_simplex(&stage, first);
+        stage.bring_back(other(first));
+        let batch = stage.start_downloads();
+        batch.wait_for(Moment::Middle);
+        let killed_ns = stage.kill(first, How::Host);
+        batch.finish().expect_identical();
+        stage.expect_took_over(first, How::Host, killed_ns);
+    });
 }
 
 #[test]
 fn the_primary_returns_as_backup_and_carries_the_next_death() {
-    let (stage, _) = long().kill(How::Host, Moment::Middle).run();
-    let second = stage.primary();
-    stage.bring_back(other(second));
-    assert_eq!(stage.primary(), second, "a return alone moves nothing");
-    let (idle, batch) = (stage.open_idle(), stage.start_downloads());
-    batch.wait_for(Moment::Middle);
-    let killed_ns = stage.kill(second, How::Host);
-    stage.finish_idle(idle);
-    batch.finish().expect_identical();
-    stage.expect_took_over(second, How::Host, killed_ns);
+    undisturbed(|| {
+        let (stage, _) = long().kill(How::Host, Moment::Middle).run();
+        let second = stage.primary();
+        stage.bring_back(other(second));
+        assert_eq!(stage.primary(), second, "a return alone moves nothing");
+        let (idle, batch) = (stage.open_idle(), stage.start_downloads());
+        batch.wait_for(Moment::Middle);
+        let killed_ns = stage.kill(second, How::Host);
+        stage.finish_idle(idle);
+        batch.finish().expect_identical();
+        stage.expect_took_over(second, How::Host, killed_ns);
+    });
 }
 
 /// Old connections have no backup, and must live on without it when it returns.
 #[test]
 fn connections_without_a_backup_outlive_its_return() {
-    let stage = long().rate(100).up();
-    let primary = stage.primary();
-    let batch = stage.start_downloads();
-    batch.wait_for(Moment::Start);
-    let killed_ns = stage.kill(other(primary), How::Host);
-    expect_simplex(&stage, primary);
-    stage.bring_back(other(primary));
-    batch.wait_for_more(MB);
-    batch.finish().expect_identical();
-    stage.expect_one_primary(killed_ns);
+    undisturbed(|| {
+        let stage = long().rate(100).up();
+        let primary = stage.primary();
+        let batch = stage.start_downloads();
+        batch.wait_for(Moment::Start);
+        let killed_ns = stage.kill(other(primary), How::Host);
+        expect_simplex(&stage, primary);
+        stage.bring_back(other(primary));
+        batch.wait_for_more(MB);
+        batch.finish().expect_identical();
+        stage.expect_one_primary(killed_ns);
+    });
 }
 
 #[test]
 fn a_switchover_is_not_noticed() {
-    let stage = long().up();
-    let (first, since_ns) = (stage.primary(), now_ns());
-    let (idle, batch) = (stage.open_idle(), stage.start_downloads());
-    batch.wait_for(Moment::Middle);
-    stage.pair.operator(first).switchover().unwrap_or_else(|e| panic!("{e}"));
-    batch.finish().expect_identical();
-    stage.finish_idle(idle);
-    stage.wait_for_status(other(first), "is primary", |s| s.role == "primary");
-    stage.expect_one_primary(since_ns);
-    // And back again, once the first one backs the second one up.
-    stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
-    let batch = stage.start_downloads();
-    batch.wait_for(Moment::Middle);
-    stage.pair.operator(other(first)).switchover().unwrap_or_else(|e| panic!("{e}"));
-    batch.finish().expect_identical();
-    stage.wait_for_status(first, "is primary again", |s| s.role == "primary");
+    undisturbed(|| {
+        let stage = long().up();
+        let (first, since_ns) = (stage.primary(), now_ns());
+        let (idle, batch) = (stage.open_idle(), stage.start_downloads());
+        batch.wait_for(Moment::Middle);
+        stage.pair.operator(first).switchover().unwrap_or_else(|e| panic!("{e}"));
+        batch.finish().expect_identical();
+        stage.finish_idle(idle);
+        stage.wait_for_status(other(first), "is primary", |s| s.role == "primary");
+        stage.expect_one_primary(since_ns);
+        // And back again, once the first one backs the second one up.
+        stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
+        let batch = stage.start_downloads();
+        batch.wait_for(Moment::Middle);
+        stage.pair.operator(other(first)).switchover().unwrap_or_else(|e| panic!("{e}"));
+        batch.finish().expect_identical();
+        stage.wait_for_status(first, "is primary again", |s| s.role == "primary");
+    });
 }
 
 #[test]
 fn a_daemon_that_is_stopped_hands_over_first() {
-    let stage = long().up();
-    let (first, since_ns) = (stage.primary(), now_ns());
-    let batch = stage.start_downloads();
-    batch.wait_for(Moment::Middle);
-    let daemon = stage.pair.lab.node(first).expect("it runs");
-    daemon.signal(15).unwrap_or_else(|e| panic!("{e}"));
-    batch.finish().expect_identical();
-    stage.eventually("the stopped daemon ends well", || {
-        daemon.ended().is_ok_and(|status| status.is_some_and(|s| s.success()))
+    undisturbed(|| {
+        let stage = long().up();
+        let (first, since_ns) = (stage.primary(), now_ns());
+        let batch = stage.start_downloads();
+        batch.wait_for(Moment::Middle);
+        let daemon = stage.pair.lab.node(first).expect("it runs");
+        daemon.signal(15).unwrap_or_else(|e| panic!("{e}"));
+        batch.finish().expect_identical();
+        stage.eventually("the stopped daemon ends well", || {
+            daemon.ended().is_ok_and(|status| status.is_some_and(|s| s.success()))
+        });
+        stage.wait_for_status(other(first), "is primary", |s| s.role == "primary");
+        stage.expect_one_primary(since_ns);
     });
-    stage.wait_for_status(other(first), "is primary", |s| s.role == "primary");
-    stage.expect_one_primary(since_ns);
 }
 
 /// Serves `bye` and ends in good order, with the connection open.
@@ -139,33 +152,37 @@ while True:
 /// C4, the other half: only a crash is muted.
 #[test]
 fn a_server_that_ends_in_good_order_closes_its_connections() {
-    let service = Service {
-        name: "ends".into(),
-        port: 80,
-        program: Box::new(|place| {
-            let python = find::program("python3", "python3")?.display().to_string();
-            let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
-            Ok(vec![python, "-c".into(), ENDS.into(), ip, port])
-        }),
-        flow_budget_mib: 1,
-    };
-    let stage = Scenario::new().service(service).idle(0).up();
-    let since_ns = now_ns();
-    let ask = |path: &str| -> std::io::Result<String> {
-        let mut stream = stage
-            .client()
-            .in_netns(|| TcpStream::connect_timeout(&stage.pair.at(), PATIENCE))
-            .unwrap_or_else(|e| panic!("{e}"))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply)?; // to its end: the FIN must come
-        Ok(reply)
-    };
-    assert!(ask("/").unwrap().ends_with("hello"));
-    assert!(ask("/end").unwrap().ends_with("bye"));
-    // It was started again, and nobody was taken for dead.
-    stage.eventually("the service answers again", || ask("/").is_ok_and(|r| r.ends_with("hello")));
-    assert!(stage.events("server_crashed", since_ns).is_empty());
-    assert!(stage.events("suspected", since_ns).is_empty());
+    undisturbed(|| {
+        let service = Service {
+            name: "ends".into(),
+            port: 80,
+            program: Arc::new(|place| {
+                let python = find::program("python3", "python3")?.display().to_string();
+                let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
+                Ok(vec![python, "-c".into(), ENDS.into(), ip, port])
+            }),
+            flow_budget_mib: 1,
+        };
+        let stage = Scenario::new().service(service).idle(0).up();
+        let since_ns = now_ns();
+        let ask = |path: &str| -> std::io::Result<String> {
+            let mut stream = stage
+                .client()
+                .in_netns(|| TcpStream::connect_timeout(&stage.pair.at(), PATIENCE))
+                .unwrap_or_else(|e| panic!("{e}"))?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply)?; // to its end: the FIN must come
+            Ok(reply)
+        };
+        assert!(ask("/").unwrap().ends_with("hello"));
+        assert!(ask("/end").unwrap().ends_with("bye"));
+        // It was started again, and nobody was taken for dead.
+        stage.eventually("the service answers again", || {
+            ask("/").is_ok_and(|r| r.ends_with("hello"))
+        });
+        stage.expect_no("server_crashed", since_ns);
+        stage.expect_no("suspected", since_ns);
+    });
 }

@@ -1,7 +1,7 @@
 //! Links fail, both hosts live: no split brain, and no connection breaks that a node can carry.
 
 use demo::pair::other;
-use e2e::{MB, Moment, PATIENCE, Scenario, Stage};
+use e2e::{MB, Moment, PATIENCE, Scenario, Stage, undisturbed};
 
 /// Cuts a link in mid-transfer; downloads and idle connections must not notice.
 fn cut(stage: &Stage, link: &str) -> u64 {
@@ -21,49 +21,57 @@ fn stage() -> Stage {
 /// The primary is silent on one link only: the two agree over the other.
 #[test]
 fn the_cluster_link_is_cut() {
-    let stage = stage();
-    let primary = stage.primary();
-    let cut_ns = cut(&stage, "cluster");
-    assert_eq!(stage.primary(), primary, "one silent link is no reason to move");
-    assert!(stage.events("promoted", cut_ns).is_empty());
-    stage.heal("cluster");
-    stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
-    cut(&stage, &format!("{primary}.clu"));
+    undisturbed(|| {
+        let stage = stage();
+        let primary = stage.primary();
+        let cut_ns = cut(&stage, "cluster");
+        assert_eq!(stage.primary(), primary, "one silent link is no reason to move");
+        stage.expect_no("promoted", cut_ns);
+        stage.heal("cluster");
+        stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
+        cut(&stage, &format!("{primary}.clu"));
+    });
 }
 
 /// Nobody can hear the primary any more, and it knows.
 #[test]
 fn the_primarys_service_link_is_cut() {
-    let stage = stage();
-    let primary = stage.primary();
-    cut(&stage, &format!("{primary}.svc"));
-    assert_eq!(stage.primary(), other(primary));
-    stage.heal(&format!("{primary}.svc"));
-    stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
-    stage.start_downloads().finish().expect_identical();
+    undisturbed(|| {
+        let stage = stage();
+        let primary = stage.primary();
+        cut(&stage, &format!("{primary}.svc"));
+        assert_eq!(stage.primary(), other(primary));
+        stage.heal(&format!("{primary}.svc"));
+        stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
+        stage.start_downloads().finish().expect_identical();
+    });
 }
 
 /// Clients' segments reach the backup first: the address must move.
 #[test]
 fn the_backups_service_link_is_cut() {
-    let stage = stage();
-    let primary = stage.primary();
-    cut(&stage, &format!("{}.svc", other(primary)));
-    assert_eq!(stage.primary(), primary);
-    stage.heal(&format!("{}.svc", other(primary)));
-    stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
-    stage.start_downloads().finish().expect_identical();
+    undisturbed(|| {
+        let stage = stage();
+        let primary = stage.primary();
+        cut(&stage, &format!("{}.svc", other(primary)));
+        assert_eq!(stage.primary(), primary);
+        stage.heal(&format!("{}.svc", other(primary)));
+        stage.pair.wait_ready().unwrap_or_else(|e| panic!("{e:#}"));
+        stage.start_downloads().finish().expect_identical();
+    });
 }
 
 /// A blink shorter than the detection time.
 #[test]
 fn both_links_blink() {
-    let stage = stage();
-    let batch = stage.start_downloads();
-    batch.wait_for(Moment::Middle);
-    let primary = stage.primary();
-    let cut_ns = stage.cut(primary);
-    stage.heal(primary);
-    batch.finish().expect_identical();
-    stage.expect_one_primary(cut_ns);
+    undisturbed(|| {
+        let stage = stage();
+        let batch = stage.start_downloads();
+        batch.wait_for(Moment::Middle);
+        let primary = stage.primary();
+        let cut_ns = stage.cut(primary);
+        stage.heal(primary);
+        batch.finish().expect_identical();
+        stage.expect_one_primary(cut_ns);
+    });
 }

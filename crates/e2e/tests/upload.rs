@@ -1,11 +1,13 @@
 //! What clients send is as safe as what they get.
 
+use std::sync::Arc;
+
 use demo::clock::Bell;
 use demo::download::Download;
 use demo::find;
 use demo::pair::Service;
 use demo::site::Site;
-use e2e::{CLIENT, How, MB, Scenario};
+use e2e::{CLIENT, How, MB, Scenario, undisturbed};
 use sha2::{Digest, Sha256};
 
 /// Answers an upload with its hash.
@@ -37,7 +39,7 @@ fn hashing() -> Service {
     Service {
         name: "hashes".into(),
         port: 80,
-        program: Box::new(|place| {
+        program: Arc::new(|place| {
             let python = find::program("python3", "python3")?.display().to_string();
             let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
             Ok(vec![python, "-c".into(), HASHES.into(), ip, port])
@@ -96,15 +98,21 @@ fn sent_bytes() -> u64 {
 
 #[test]
 fn a_large_upload_survives_the_host() {
-    upload(500 * MB, How::Host);
+    undisturbed(|| {
+        upload(500 * MB, How::Host);
+    });
 }
 
 #[test]
 fn an_upload_survives_the_server() {
-    upload(100 * MB, How::Crash);
+    undisturbed(|| {
+        upload(100 * MB, How::Crash);
+    });
 }
 
 #[test]
 fn an_upload_survives_the_daemon() {
-    upload(100 * MB, How::Daemon);
+    undisturbed(|| {
+        upload(100 * MB, How::Daemon);
+    });
 }

@@ -1,0 +1,118 @@
+//! Does the machine itself stand still? Virtual processors are taken away by their host, and a
+//! kernel without preemption may hold one for long. A pause of a good part of the detection time
+//! is then indistinguishable from a dead node, and the product rightly acts on it: what a test
+//! says about failures it did not cause is worth nothing. So a thread per processor, of the
+//! highest priority, sleeps and looks how much too late it wakes. It shares nothing with the
+//! product.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use demo::clock::now_ns;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// How often a watcher looks at the clock.
+const TICK: Duration = Duration::from_millis(2);
+/// Lateness worth remembering.
+const NOTABLE: Duration = Duration::from_millis(10);
+/// Lateness, within one detection time, that can cost a node its role: heartbeats come each 20 ms,
+/// and silence is death after 100 ms.
+const DISTURBING: Duration = Duration::from_millis(40);
+/// How often a test is played again.
+const ATTEMPTS: u32 = 5;
+
+/// A processor did not run.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    cpu: usize,
+    /// When it ran again, on [`now_ns`]'s clock.
+    until_ns: u64,
+    took: Duration,
+}
+
+/// The machine stood still while a test ran, and the product acted on it.
+#[derive(Debug)]
+pub struct Disturbed(String);
+
+impl fmt::Display for Disturbed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+static STALLS: Mutex<Vec<Stall>> = Mutex::new(Vec::new());
+
+/// Starts the watchers, once.
+pub fn watch() {
+    static STARTED: OnceLock<()> = OnceLock::new();
+    STARTED.get_or_init(|| {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        for cpu in 0..cpus {
+            thread::spawn(move || watch_cpu(cpu));
+        }
+    });
+}
+
+fn watch_cpu(cpu: usize) {
+    let mut only = CpuSet::new();
+    // Where the number names no processor of ours the watcher floats: it sees less, and never more.
+    if only.set(cpu).is_ok() {
+        let _ = sched_setaffinity(Pid::from_raw(0), &only);
+    }
+    let highest = libc::sched_param { sched_priority: 98 };
+    // SAFETY: plain system call; 0 names the calling thread. Without the priority, lateness may be
+    // that of a busy machine, and a test is played again in vain.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &highest) };
+    let mut last = now_ns();
+    loop {
+        thread::sleep(TICK);
+        let now = now_ns();
+        let took = Duration::from_nanos(now - last).saturating_sub(TICK);
+        if took >= NOTABLE {
+            let stall = Stall { cpu, until_ns: now, took };
+            STALLS.lock().unwrap_or_else(PoisonError::into_inner).push(stall);
+        }
+        last = now;
+    }
+}
+
+/// Ends a test whose pair has failed over without a failure: for another attempt if the machine is
+/// the cause.
+///
+/// # Panics
+/// Always.
+pub fn blame(what: &str, at_ns: u64) -> ! {
+    // Suspicion follows a stall within two detection times.
+    let window = at_ns.saturating_sub(250_000_000)..at_ns + 50_000_000;
+    let stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let near: Vec<&Stall> = stalls.iter().filter(|s| window.contains(&s.until_ns)).collect();
+    let worst = near.iter().map(|stall| stall.took).max().unwrap_or_default();
+    let list: Vec<String> =
+        near.iter().map(|s| format!("processor {} for {:?}", s.cpu, s.took)).collect();
+    drop(stalls);
+    if worst >= DISTURBING {
+        panic_any(Disturbed(format!("{what}: the machine stood still ({})", list.join(", "))));
+    }
+    panic!("{what}, and the machine was not at a standstill ({list:?})");
+}
+
+/// Plays a test; again if the machine stood still and so made a failure of its own.
+///
+/// # Panics
+/// As the test does, or if it was disturbed each time.
+pub fn undisturbed<T>(play: impl Fn() -> T) -> T {
+    for _ in 0..ATTEMPTS {
+        match catch_unwind(AssertUnwindSafe(&play)) {
+            Ok(done) => return done,
+            Err(panic) => match panic.downcast::<Disturbed>() {
+                Ok(disturbed) => eprintln!("played again: {disturbed}"),
+                Err(panic) => resume_unwind(panic),
+            },
+        }
+    }
+    panic!("the machine stood still in {ATTEMPTS} attempts: it is too busy for these tests");
+}

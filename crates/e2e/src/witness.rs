@@ -1,0 +1,255 @@
+//! Every frame at every port, from the first client on, and the oracle's word on it.
+//!
+//! A test asks what it is about; the [`oracle`] asks everything else, of every test. It sees the
+//! network only, so what the network cannot say is collected here: who was killed when, and what
+//! the daemons reported about their roles. A daemon's reports die with it, so they are collected
+//! before every failure as well as at the end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use demo::clock::now_ns;
+use demo::operator::Event;
+use demo::pair::{CLIENT, NODES, Pair, other};
+use lab::{CaptureOptions, Lab};
+use oracle::{Addresses, Capture, Class, Crash, Dead, Handover, Host, Interval, Story, Verdict};
+
+/// A child offers a window of its own (`docs/invariants.md`, invariant 4, known edge); and the
+/// time in a reply is another one when the reply is computed again.
+const TOLERATED: [Class; 2] = [Class::EdgeShrunk, Class::Volatile];
+/// What stock servers write into every reply.
+const CLOCK: &str = "Date: ";
+/// A daemon tells of a change once it has made it: the kernel may have obeyed so much earlier.
+const TOLD_AFTER_NS: u64 = 1_000_000;
+/// Within this time of the signal a crash is that crash.
+const CRASHES_WITHIN_NS: u64 = 1_000_000_000;
+
+/// The captures of a stage, and what is known of it.
+#[derive(Debug)]
+pub struct Witness {
+    known: Mutex<Known>,
+    /// See [`Story::queue_ns`].
+    queue: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    judged: bool,
+    running: Vec<(Capture, lab::Capture)>,
+    /// Times are on [`now_ns`]'s clock until the story is told.
+    dead: Vec<(&'static str, u64, Option<u64>)>,
+    crashes: Vec<(&'static str, u64)>,
+    events: BTreeMap<(u64, &'static str, u64), Event>,
+}
+
+impl Witness {
+    /// Begins to capture at every port.
+    pub fn start(pair: &Pair, queue: Duration) -> anyhow::Result<Witness> {
+        let witness = Witness { known: Mutex::default(), queue };
+        for host in [CLIENT, NODES[0], NODES[1]] {
+            witness.plugged_in(&pair.lab, host)?;
+        }
+        witness.listen(pair);
+        Ok(witness)
+    }
+
+    /// Begins to capture at a host's ports. They end with the host.
+    pub fn plugged_in(&self, lab: &Lab, host: &str) -> anyhow::Result<()> {
+        let mut known = self.known();
+        for &link in links(lab.host(host)?) {
+            let running =
+                lab.capture(&format!("{host}.{}", link.name()), CaptureOptions::whole())?;
+            let path = running.path().to_owned();
+            let capture =
+                Capture { path, host: host.to_owned(), link: translated(link), missed: 0 };
+            known.running.push((capture, running));
+        }
+        Ok(())
+    }
+
+    /// Collects what the daemons have reported so far.
+    pub fn listen(&self, pair: &Pair) {
+        let mut known = self.known();
+        for (node, event) in pair.events_since(0) {
+            known.events.insert((event.boottime_ns, node, event.seq), event);
+        }
+    }
+
+    /// A host's plug was pulled.
+    pub fn died(&self, host: &str, at_ns: u64) {
+        self.known().dead.push((named(host), at_ns, None));
+    }
+
+    /// Its cables carry again, at the earliest from now on.
+    pub fn boots(&self, host: &str) {
+        let now = now_ns();
+        for dead in self.known().dead.iter_mut().filter(|(h, _, to)| *h == host && to.is_none()) {
+            dead.2 = Some(now);
+        }
+    }
+
+    /// A server was made to crash, and a backup was there to carry its flows.
+    pub fn crashed(&self, host: &str, at_ns: u64) {
+        self.known().crashes.push((named(host), at_ns));
+    }
+
+    /// Ends the captures and judges them. The story stays beside them, so that the same verdict can
+    /// be had again.
+    pub fn judge(&self, pair: &Pair) -> anyhow::Result<Verdict> {
+        self.known().judged = true;
+        self.listen(pair);
+        let mut story = self.story(pair)?;
+        // The captures end one after the other.
+        story.end_ns = Some(Wall::read().since_epoch_ns);
+        let mut captures = Vec::new();
+        for (mut capture, running) in std::mem::take(&mut self.known().running) {
+            capture.missed = running.stop()?.missed;
+            captures.push(capture);
+        }
+        let path = pair.lab.dir().join("story.json");
+        fs::write(&path, serde_json::to_string_pretty(&story)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(oracle::judge(&captures, &story)?)
+    }
+
+    fn story(&self, pair: &Pair) -> anyhow::Result<Story> {
+        let known = self.known();
+        let wall = Wall::read();
+        let (mut handovers, mut simplex, mut resets) =
+            (Vec::new(), Vec::<Interval>::new(), Vec::new());
+        for ((boottime_ns, node, _), event) in &known.events {
+            let at_ns = wall.ns(*boottime_ns);
+            let since_ns = at_ns - TOLD_AFTER_NS;
+            let open = simplex.last_mut().filter(|i| i.to_ns.is_none());
+            match event.event.as_str() {
+                "promoted" => handovers.push(Handover {
+                    from: other(node).to_owned(),
+                    to: (*node).to_owned(),
+                    at_ns: since_ns,
+                }),
+                "simplex" if open.is_none() => {
+                    simplex.push(Interval { from_ns: since_ns, to_ns: None })
+                }
+                "duplex" => open.into_iter().for_each(|open| open.to_ns = Some(at_ns)),
+                "flow_reset" => resets.push(addresses(event)?),
+                _ => {}
+            }
+        }
+        let dead = known.dead.iter().map(|&(host, from, to)| {
+            let time = Interval { from_ns: wall.ns(from), to_ns: to.map(|to| wall.ns(to)) };
+            Dead { host: host.to_owned(), time }
+        });
+        let crash = |&(host, from): &(&str, u64)| {
+            // A process that is in the middle of close() finishes that before it dies.
+            let died = |((at, node, _), event): &(&(u64, &str, u64), &Event)| {
+                let soon = (from..from + CRASHES_WITHIN_NS).contains(at);
+                *node == host && soon && event.event == "server_crashed"
+            };
+            let died = known.events.iter().find(died).map(|((at, ..), _)| *at);
+            let from_ns = wall.ns(died.unwrap_or(from));
+            let back = handovers.iter().find(|h| h.to == host && h.at_ns > from_ns);
+            let time = Interval { from_ns, to_ns: back.map(|h| h.at_ns) };
+            Crash { host: host.to_owned(), time }
+        };
+        Ok(Story {
+            hosts: hosts(&pair.lab),
+            services: vec![pair.at()],
+            dead: dead.collect(),
+            crashes: known.crashes.iter().map(crash).collect(),
+            simplex,
+            handovers,
+            resets,
+            volatile_lines: vec![CLOCK.to_owned()],
+            queue_ns: self.queue.as_nanos() as u64,
+            ..Story::default()
+        })
+    }
+
+    /// Whether it has been judged already.
+    pub fn has_judged(&self) -> bool {
+        self.known().judged
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a failed test is told, if the product is to blame.
+///
+/// # Errors
+/// The findings, or what keeps the captures from telling anything.
+pub fn weigh(verdict: &Verdict, dir: &Path) -> Result<(), String> {
+    let missed = |gap: &oracle::Gap| matches!(gap, oracle::Gap::Missed { .. });
+    if verdict.gaps.iter().any(missed) {
+        eprintln!("oracle: no judgement, since the captures lack frames:\n{verdict}");
+        return Ok(());
+    }
+    if verdict.statistics.segments == 0 {
+        return Err("the captures hold no segment of the service: the witness was blind".to_owned());
+    }
+    let guilty = !verdict.without(&TOLERATED).is_empty() || !verdict.is_conclusive();
+    if guilty { Err(format!("the oracle, on {}:\n{verdict}", dir.display())) } else { Ok(()) }
+}
+
+fn named(host: &str) -> &'static str {
+    if host == NODES[0] { NODES[0] } else { NODES[1] }
+}
+
+fn links(host: &lab::Host) -> &'static [lab::Link] {
+    if host.is_node() { &lab::Link::ALL } else { &[lab::Link::Service] }
+}
+
+fn translated(link: lab::Link) -> oracle::Link {
+    match link {
+        lab::Link::Service => oracle::Link::Service,
+        lab::Link::Cluster => oracle::Link::Cluster,
+    }
+}
+
+fn hosts(lab: &Lab) -> Vec<Host> {
+    let host = |h: &lab::Host| Host {
+        name: h.name().to_owned(),
+        node: h.is_node(),
+        macs: links(h).iter().map(|&l| (translated(l), h.mac(l))).collect(),
+    };
+    lab.hosts().iter().map(host).collect()
+}
+
+/// The connection that an event is about: `client -> service`.
+fn addresses(event: &Event) -> anyhow::Result<Addresses> {
+    let flow = event.fields.get("flow").and_then(|f| f.as_str()).unwrap_or_default();
+    let parse = |word: &str| word.parse::<SocketAddr>();
+    let (client, service) = flow.split_once(" -> ").context("an event names no flow")?;
+    Ok(Addresses { client: parse(client)?, service: parse(service)? })
+}
+
+/// Translates from [`now_ns`]'s clock to that of the captures.
+struct Wall {
+    boottime_ns: u64,
+    since_epoch_ns: u64,
+}
+
+impl Wall {
+    /// Reads both clocks at once: of a few tries, the one that took least time.
+    fn read() -> Wall {
+        let read = || {
+            let begun = Instant::now();
+            let boottime_ns = now_ns();
+            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let since_epoch_ns = since_epoch.as_nanos() as u64;
+            (begun.elapsed(), Wall { boottime_ns, since_epoch_ns })
+        };
+        let tries = (0..16).map(|_| read()).min_by_key(|(took, _)| *took);
+        tries.expect("there are tries").1
+    }
+
+    fn ns(&self, boottime_ns: u64) -> u64 {
+        self.since_epoch_ns - self.boottime_ns.saturating_sub(boottime_ns)
+    }
+}
