@@ -1,0 +1,172 @@
+//! Many runs: plays them one after the other, plays again what the machine disturbed, and keeps
+//! the files of those that must be looked at.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+
+use crate::evidence::Evidence;
+use crate::fault::Kind;
+use crate::plan::Plan;
+use crate::play::play;
+use crate::rules::{Complaint, Outcome, Sort, judge};
+use crate::summary::Summary;
+
+/// How often a run is played before the machine is given up on.
+const ATTEMPTS: u32 = 5;
+
+/// What to play.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many runs.
+    pub runs: u64,
+    /// The first one's seed; the following runs count up from it.
+    pub seed: u64,
+    /// No run begins after so long.
+    pub within: Option<Duration>,
+    /// Seeds of other kinds are passed over.
+    pub only: Option<Kind>,
+    /// The daemon's program.
+    pub product: PathBuf,
+    /// Where the files of runs go that must be looked at, a folder for each seed.
+    pub keep: PathBuf,
+}
+
+/// A run that is over.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// What was to happen.
+    pub plan: Plan,
+    /// What was seen.
+    pub evidence: Evidence,
+    /// What that means.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// How often the machine disturbed it before.
+    pub disturbed: u32,
+}
+
+/// A campaign under way.
+#[derive(Debug)]
+pub struct Campaign {
+    options: Options,
+    started: Instant,
+    summary: Summary,
+}
+
+impl Campaign {
+    /// Checks whether it can be played here.
+    ///
+    /// # Errors
+    /// The machine cannot run a lab, or the product is not there.
+    pub fn new(options: Options) -> anyhow::Result<Campaign> {
+        lab::preflight()?;
+        ensure!(
+            options.product.is_file(),
+            "the product is not at {}: run make build, or name it in STEADFAST_BIN",
+            options.product.display()
+        );
+        // A process's first lab starts a thread that the others share: no run shall be blamed for it.
+        drop(lab::Lab::builder().up()?);
+        let summary = Summary::new(&options);
+        Ok(Campaign { options, started: Instant::now(), summary })
+    }
+
+    /// Plays everything. `seen` is told of each run, and how long the others may take.
+    ///
+    /// # Errors
+    /// Files cannot be kept.
+    pub fn play(mut self, mut seen: impl FnMut(&Run, u64, Duration)) -> anyhow::Result<Summary> {
+        let plans = Plan::from(self.options.seed, self.options.only);
+        for (number, plan) in (1..=self.options.runs).zip(plans) {
+            if self.options.within.is_some_and(|time| self.started.elapsed() >= time) {
+                break;
+            }
+            let run = self.run(plan)?;
+            self.summary.add(&run, &self.options.keep);
+            let elapsed = self.started.elapsed();
+            let each = elapsed / u32::try_from(number).unwrap_or(u32::MAX);
+            let left = each * u32::try_from(self.options.runs - number).unwrap_or(u32::MAX);
+            let most = self.options.within.unwrap_or(Duration::MAX).saturating_sub(elapsed);
+            seen(&run, number, left.min(most));
+        }
+        self.summary.took_s = self.started.elapsed().as_secs_f64();
+        Ok(self.summary)
+    }
+
+    fn run(&self, plan: Plan) -> anyhow::Result<Run> {
+        let dir = self.options.keep.join(plan.seed.to_string());
+        let mut disturbed = 0;
+        loop {
+            forget(&dir)?;
+            let (evidence, outcome) = match play(&plan, &self.options.product, &dir) {
+                Ok(evidence) => {
+                    let outcome = judge(&plan, &evidence);
+                    (evidence, outcome)
+                }
+                Err(e) => {
+                    let text = format!("{e:#}");
+                    let complaint =
+                        Complaint { sort: Sort::NotPlayed, early: false, text, class: None };
+                    (Evidence::default(), Outcome::Failed(vec![complaint]))
+                }
+            };
+            let failed = matches!(outcome, Outcome::Failed(_));
+            if failed && evidence.disturbed.is_some() && disturbed + 1 < ATTEMPTS {
+                disturbed += 1;
+                continue;
+            }
+            let run = Run { plan, evidence, outcome, disturbed };
+            if matches!(run.outcome, Outcome::Failed(_) | Outcome::Corrupted(_)) {
+                keep(&run, &dir)?;
+            }
+            return Ok(run);
+        }
+    }
+}
+
+/// The command that repeats a run.
+pub fn command(seed: u64) -> String {
+    format!("make torture RUNS=1 SEED={seed}")
+}
+
+/// Removes what an earlier run of this seed left.
+fn forget(dir: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Puts what is known of a run beside its captures.
+fn keep(run: &Run, dir: &Path) -> anyhow::Result<()> {
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(dir)?;
+        fs::write(dir.join("run.json"), serde_json::to_string_pretty(run)?)?;
+        let said: String = run
+            .evidence
+            .said
+            .iter()
+            .map(|s| format!("{:>16.3} {} {}: {}\n", s.at_ns as f64 / 1e6, s.node, s.event, s.text))
+            .collect();
+        let done: String = run
+            .evidence
+            .done
+            .iter()
+            .map(|d| format!("{:>16.3} {}\n", d.at_ns as f64 / 1e6, d.what))
+            .collect();
+        let text = format!(
+            "{}\n\nagain: {}\n\n{:#?}\n\ndone (ms):\n{done}\nsaid (ms):\n{said}",
+            run.plan,
+            command(run.plan.seed),
+            run.outcome
+        );
+        fs::write(dir.join("run.txt"), text)
+    };
+    write().with_context(|| format!("cannot keep the run in {}", dir.display()))
+}

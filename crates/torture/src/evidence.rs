@@ -1,0 +1,128 @@
+//! What was seen in a run, unjudged.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// What a client program did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Job {
+    /// It fetched the large file.
+    Download,
+    /// It sent it and got its hash.
+    Upload,
+}
+
+/// How one client program fared.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClientReport {
+    /// What it did.
+    pub job: Job,
+    /// 0: begun before the first fault; 1: after the pair had been mended.
+    pub batch: usize,
+    /// Bytes that it got.
+    pub bytes: u64,
+    /// What it complained about.
+    pub error: Option<String>,
+    /// It ended well, but with other bytes than the file's, or another hash than the file's.
+    pub wrong: bool,
+    /// The longest time without progress from the last fault on, ms. Downloads only.
+    pub gap_ms: Option<f64>,
+}
+
+/// Something that was done to the pair.
+#[derive(Clone, Debug, Serialize)]
+pub struct Done {
+    /// When, on [`demo::clock::now_ns`]'s clock.
+    pub at_ns: u64,
+    /// What, in words, with the bits that were flipped.
+    pub what: String,
+    /// The node it was done to, if it was one.
+    pub node: Option<String>,
+}
+
+/// A daemon's report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Said {
+    /// When, on [`demo::clock::now_ns`]'s clock.
+    pub at_ns: u64,
+    /// Which node.
+    pub node: String,
+    /// The event.
+    pub event: String,
+    /// The sentence.
+    pub text: String,
+}
+
+/// The oracle's word.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Oracle {
+    /// What must not be: the class, or `gap`, and the finding.
+    pub findings: Vec<(String, String)>,
+    /// The captures lacked frames, so there is no judgement.
+    pub blind: bool,
+    /// Findings by class, the tolerated ones included.
+    pub classes: BTreeMap<String, u64>,
+    /// Segments judged.
+    pub segments: u64,
+}
+
+/// What was seen in a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Evidence {
+    /// When the pair was up and whole, on [`demo::clock::now_ns`]'s clock.
+    pub up_ns: u64,
+    /// What was done, in order.
+    pub done: Vec<Done>,
+    /// A moment that did not come, so that not all was done.
+    pub missed: Option<String>,
+    /// Client programs.
+    pub clients: Vec<ClientReport>,
+    /// Idle connections.
+    pub idle: usize,
+    /// What went wrong with them.
+    pub idle_failures: Vec<String>,
+    /// Flows that the product says it has reset.
+    pub resets: usize,
+    /// What the daemons reported, in order.
+    pub said: Vec<Said>,
+    /// Daemons that ended by themselves.
+    pub ended: Vec<String>,
+    /// The daemon that bits were flipped in has died.
+    pub flip_killed_daemon: bool,
+    /// Why the pair was not whole again, or did not serve, once everything was mended.
+    pub not_mended: Option<String>,
+    /// What the run left behind on the machine.
+    pub leaked: Vec<String>,
+    /// The oracle's word.
+    pub oracle: Oracle,
+    /// The machine itself stood still, and a daemon took that for a failure.
+    pub disturbed: Option<String>,
+    /// How long everything took, s.
+    pub took_s: f64,
+}
+
+impl Evidence {
+    /// The daemons' reports of this name.
+    pub fn events<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Said> {
+        self.said.iter().filter(move |said| said.event == name)
+    }
+
+    /// When the last thing was done.
+    pub fn last_fault_ns(&self) -> Option<u64> {
+        self.done.last().map(|done| done.at_ns)
+    }
+
+    /// The pair said that it was simplex, on its own, before the last fault: what came up before
+    /// that was unprotected.
+    pub fn was_simplex_before(&self) -> bool {
+        let last = self.last_fault_ns().unwrap_or(u64::MAX);
+        self.events("simplex").any(|said| (self.up_ns..last).contains(&said.at_ns))
+    }
+
+    /// A server or a daemon died of what was done to it.
+    pub fn crashed(&self) -> bool {
+        self.flip_killed_daemon || self.events("server_crashed").next().is_some()
+    }
+}

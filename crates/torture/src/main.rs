@@ -1,0 +1,117 @@
+//! `torture`: plays a fault campaign; exit status 1 if something happened that must not.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use torture::campaign::Run;
+use torture::{Campaign, Kind, Options, Outcome, page};
+
+/// Plays random faults at random moments of random work, and judges each run.
+#[derive(Parser, Debug)]
+struct Args {
+    /// Number of runs.
+    #[arg(long, default_value_t = 100)]
+    runs: u64,
+    /// Seed of the first run; the following runs count up from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// No run begins after so long, such as 10m.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    within: Option<Duration>,
+    /// Only runs of this kind; seeds of others are passed over.
+    #[arg(long, value_enum)]
+    only: Option<Kind>,
+    /// Where captures and logs of runs go that must be looked at.
+    #[arg(long, default_value = "target/torture")]
+    keep: PathBuf,
+    /// Writes the figures here, as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Writes the figures here, as a page of Markdown.
+    #[arg(long)]
+    page: Option<PathBuf>,
+    /// The daemon's program.
+    #[arg(long, env = "STEADFAST_BIN", default_value = "target/release/steadfast")]
+    product: PathBuf,
+    /// Shows what the runs would be, and plays none.
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let args = Args::parse();
+    if args.list {
+        let plans = torture::Plan::from(args.seed, args.only);
+        plans.zip(0..args.runs).for_each(|(plan, _)| println!("{plan}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let full = |path: &PathBuf| std::path::absolute(path).context("there is no current folder");
+    let campaign = Campaign::new(Options {
+        runs: args.runs,
+        seed: args.seed,
+        within: args.within,
+        only: args.only,
+        product: full(&args.product)?,
+        keep: full(&args.keep)?,
+    })?;
+    let summary = campaign.play(|run, number, left| show(run, number, args.runs, left))?;
+    let json = serde_json::to_string_pretty(&summary)?;
+    for (path, text) in [(&args.json, json), (&args.page, page::page(&summary))] {
+        if let Some(path) = path {
+            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    let all = &summary.all;
+    println!(
+        "{} runs in {:.0} s: {} good, {} explained, {} corrupted by flipped bits, {} failed; {} \
+         played again",
+        all.runs,
+        summary.took_s,
+        all.good,
+        all.explained,
+        all.corrupted,
+        all.failed,
+        summary.stalls
+    );
+    for bad in &summary.failures {
+        println!("failed: {}\n  again: {}\n  files: {}", bad.plan, bad.again, bad.files);
+    }
+    Ok(if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Complaints shown of one run.
+const SHOWN: usize = 4;
+
+/// One line for a run, and more for one that went wrong.
+fn show(run: &Run, number: u64, runs: u64, left: Duration) {
+    let word = match &run.outcome {
+        Outcome::Good if run.evidence.missed.is_some() => "good (missed)",
+        Outcome::Good => "good",
+        Outcome::Explained(_) => "explained",
+        Outcome::Corrupted(_) => "CORRUPTED",
+        Outcome::Failed(_) => "FAILED",
+    };
+    let left = left.as_secs();
+    println!(
+        "{number}/{runs} {word} in {:.1} s: {} ({}:{:02}:{:02} left)",
+        run.evidence.took_s,
+        run.plan,
+        left / 3600,
+        left / 60 % 60,
+        left % 60
+    );
+    if let Outcome::Failed(complaints) | Outcome::Corrupted(complaints) = &run.outcome {
+        for complaint in complaints.iter().take(SHOWN) {
+            println!("    {:?}: {}", complaint.sort, complaint.text.trim_end());
+        }
+        if complaints.len() > SHOWN {
+            println!("    and {} more", complaints.len() - SHOWN);
+        }
+    }
+}

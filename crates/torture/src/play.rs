@@ -1,0 +1,254 @@
+//! One run, from the plan to its evidence.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use demo::clock::now_ns;
+use demo::pair::{CLIENT, other};
+use e2e::machine::{self, Disturbed};
+use lab::{Link, Way};
+use oracle::{Class, Gap};
+
+use crate::evidence::{Evidence, Oracle};
+use crate::fault::{Act, Kind, Program, Who};
+use crate::leak::Held;
+use crate::load::{Load, open_idle, try_out};
+use crate::moment::Moment;
+use crate::plan::{Plan, Step};
+use crate::rules::{self, Outcome};
+use crate::stage::{Stage, Waiting};
+
+/// A child offers a window of its own (`docs/invariants.md`, invariant 4, known edge); and the time
+/// in a reply is another one when the reply is computed again.
+const TOLERATED: [Class; 2] = [Class::EdgeShrunk, Class::Volatile];
+/// How long clients may need, from the last fault on.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// The same where clients may wait for good: for a server with flipped bits, or with nobody left.
+const PATIENCE_IN_VAIN: Duration = Duration::from_secs(5);
+
+/// Plays a plan. `product` is the daemon's program; files of a run that is to be looked at go to
+/// `artifacts`.
+///
+/// # Errors
+/// The run could not be played: the lab or the pair did not come up, or an act was refused.
+pub(crate) fn play(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Result<Evidence> {
+    machine::watch();
+    let (started, before) = (Instant::now(), Held::now());
+    let mut stage = Stage::up(plan, product, artifacts)?;
+    let dir = stage.pair.lab.dir().to_owned();
+    let mut evidence = Evidence { up_ns: stage.up_ns, ..Evidence::default() };
+    let played = on(&mut stage, plan, &mut evidence);
+    evidence.disturbed = disturbance(&evidence);
+    let good = matches!(rules::judge(plan, &evidence), Outcome::Good | Outcome::Explained(_));
+    if played.is_err() || !good {
+        stage.write_last_words();
+        stage.pair.lab.keep_files();
+    }
+    drop(stage);
+    played?;
+    evidence.leaked = before.leaked(&dir);
+    evidence.took_s = started.elapsed().as_secs_f64();
+    Ok(evidence)
+}
+
+/// Plays it on a pair that is up.
+fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result<()> {
+    let idle = open_idle(&stage.pair, &plan.work)?;
+    evidence.idle = plan.work.idle;
+    if let Some(bad) = &plan.bad {
+        for link in Link::ALL {
+            stage.pair.lab.set_faults(link.name(), &Way::BOTH, &bad.0)?;
+        }
+    }
+    let first_frame = match plan.steps.first() {
+        Some(step) => match step.moment {
+            Moment::At { point, nth, swallow } => Some(stage.arm(point, nth, swallow, &step.act)?),
+            _ => None,
+        },
+        None => None,
+    };
+    // Before the first act, or the frame may be gone already.
+    let outputs = plan.steps.iter().any(|step| step.moment == Moment::DuringPromotion);
+    let first_output = outputs.then(|| stage.arm_first_output()).transpose()?;
+    let mut loads = vec![Load::start(&stage.pair, &plan.work, 0)?];
+    if plan.steps.is_empty() {
+        loads[0].wait_for(500);
+    }
+    let mut lasting = None;
+    for (n, step) in plan.steps.iter().enumerate() {
+        if n > 0 && plan.mended_between {
+            stage.mend()?;
+            stage.look_who_serves()?;
+            loads.push(Load::start(&stage.pair, &plan.work, n)?);
+        }
+        let load = loads.last().expect("there is one");
+        let frame = if n == 0 { first_frame.as_ref() } else { None };
+        match come(stage, step.moment, load, frame, first_output.as_ref())? {
+            Come::Now => evidence.done.push(stage.begin(&step.act)?),
+            Come::Done(done) => evidence.done.push(done),
+            Come::Never(why) => {
+                evidence.missed = Some(why);
+                break;
+            }
+        }
+        lasting = Some(&step.act);
+    }
+    let report = thread::scope(|scope| -> anyhow::Result<_> {
+        let site = &stage.pair.site;
+        let asking = scope.spawn(move || idle.finish(site, PATIENCE.min(patience(plan) * 2)));
+        if let Some(act) = lasting {
+            stage.end(act)?;
+        }
+        Ok(asking.join().expect("the thread does not panic"))
+    })?;
+    evidence.idle_failures = report.failures;
+    let since_ns = evidence.last_fault_ns();
+    for load in loads {
+        evidence.clients.extend(load.finish(&stage.pair, patience(plan), since_ns)?);
+    }
+    look_after(stage, plan, evidence)
+}
+
+/// A moment, once it has come or passed.
+enum Come {
+    /// Act.
+    Now,
+    /// The wire has acted.
+    Done(crate::evidence::Done),
+    /// It will not come.
+    Never(String),
+}
+
+fn come(
+    stage: &Stage,
+    moment: Moment,
+    load: &Load,
+    frame: Option<&Waiting>,
+    output: Option<&Waiting>,
+) -> anyhow::Result<Come> {
+    let never = || Come::Never(format!("{moment} did not come while clients ran"));
+    let waiting = match moment {
+        Moment::Bytes(mille) => {
+            return Ok(if load.wait_for(mille) { Come::Now } else { never() });
+        }
+        Moment::DuringReplay => {
+            return Ok(if stage.wait_for_takeover() { Come::Now } else { never() });
+        }
+        Moment::At { .. } => frame,
+        Moment::DuringPromotion => output,
+    };
+    let waiting = waiting.expect("it was armed before the clients came");
+    Ok(match stage.wait_for(waiting, || load.ended())? {
+        Some(Some(done)) => Come::Done(done),
+        // What the new primary has reported would die with it.
+        Some(None) if moment == Moment::DuringPromotion && !stage.wait_for_takeover() => never(),
+        Some(None) => Come::Now,
+        None => never(),
+    })
+}
+
+/// What there is to be seen when all clients are done.
+fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result<()> {
+    let flipped = [Kind::FlipServer, Kind::FlipDaemon].contains(&plan.kind);
+    if let (true, Some(done)) = (flipped, evidence.done.first()) {
+        stage.note_crashes(done.node.as_deref().unwrap_or(CLIENT), done.at_ns);
+    }
+    for (node, status) in stage.ended()? {
+        let of_it = |step: &Step, act: fn(&Act) -> Option<Who>| {
+            act(&step.act).is_some_and(|who| stage.name(who) == node)
+        };
+        if plan.steps.iter().any(|step| of_it(step, flipped_daemon)) {
+            evidence.flip_killed_daemon = true;
+        } else if !plan.steps.iter().any(|step| of_it(step, killed_daemon)) {
+            evidence.ended.push(format!("the daemon of {node} has ended by itself: {status}"));
+        }
+    }
+    if plan.bad.is_some() {
+        for link in Link::ALL {
+            stage.pair.lab.clear_faults(link.name())?;
+        }
+    }
+    let mended = || -> anyhow::Result<()> {
+        stage.mend()?;
+        let report = try_out(&stage.pair)?;
+        ensure!(report.failures.is_empty(), "new clients: {}", report.failures.join("; "));
+        Ok(())
+    };
+    if let Err(e) = mended() {
+        evidence.not_mended = Some(format!("{e:#}"));
+    }
+    evidence.said = stage.said();
+    evidence.resets = evidence.events("flow_reset").count();
+    evidence.oracle = testimony(stage);
+    Ok(())
+}
+
+fn killed_daemon(act: &Act) -> Option<Who> {
+    if let Act::Daemon(who) = act { Some(*who) } else { None }
+}
+
+fn flipped_daemon(act: &Act) -> Option<Who> {
+    match act {
+        Act::Flip { who, program: Program::Daemon, .. } => Some(*who),
+        _ => None,
+    }
+}
+
+/// Has the oracle judge the captures.
+fn testimony(stage: &Stage) -> Oracle {
+    let verdict = match stage.judge() {
+        Ok(verdict) => verdict,
+        Err(e) => {
+            let findings = vec![("gap".to_owned(), format!("no verdict: {e:#}"))];
+            return Oracle { findings, ..Oracle::default() };
+        }
+    };
+    let name = |class: &Class| format!("{class:?}");
+    let mut findings: Vec<_> =
+        verdict.without(&TOLERATED).iter().map(|f| (name(&f.class), f.to_string())).collect();
+    findings.extend(verdict.gaps.iter().map(|gap| ("gap".to_owned(), gap.to_string())));
+    if verdict.statistics.segments == 0 {
+        findings.push(("gap".to_owned(), "no segment of the service was captured".to_owned()));
+    }
+    Oracle {
+        findings,
+        blind: verdict.gaps.iter().any(|gap| matches!(gap, Gap::Missed { .. })),
+        classes: verdict.by_class().iter().map(|(class, n)| (name(class), *n)).collect(),
+        segments: verdict.statistics.segments,
+    }
+}
+
+fn patience(plan: &Plan) -> Duration {
+    match plan.kind {
+        Kind::FlipServer | Kind::FlipDaemon => PATIENCE_IN_VAIN,
+        _ if rules::nobody_is_left(plan) => PATIENCE_IN_VAIN,
+        _ => PATIENCE,
+    }
+}
+
+/// Whether the machine itself stood still and so made a node suspect its peer, to which nothing
+/// had been done.
+fn disturbance(evidence: &Evidence) -> Option<String> {
+    let innocent = |said: &&crate::evidence::Said| {
+        let peer = other(&said.node);
+        let done = |done: &&crate::evidence::Done| {
+            done.at_ns <= said.at_ns && done.node.as_deref() != Some(said.node.as_str())
+        };
+        said.at_ns >= evidence.up_ns
+            && said.at_ns <= now_ns()
+            && !evidence.done.iter().filter(done).any(|done| done.node.as_deref() == Some(peer))
+    };
+    let quiet = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let blamed = evidence.events("suspected").filter(innocent).find_map(|said| {
+        let what = format!("{}: {}", said.node, said.text);
+        let panic = panic::catch_unwind(AssertUnwindSafe(|| machine::blame(&what, said.at_ns)));
+        let panic = panic.expect_err("it never returns");
+        panic.downcast::<Disturbed>().ok().map(|disturbed| disturbed.to_string())
+    });
+    panic::set_hook(quiet);
+    blamed
+}

@@ -1,0 +1,325 @@
+//! The judgement of a run: every complaint is a failure, unless a row of [`RULES`] says why this
+//! run had to have it.
+
+use serde::Serialize;
+
+use crate::evidence::Evidence;
+use crate::fault::{Act, Kind, Who};
+use crate::plan::Plan;
+
+/// What kind of thing is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sort {
+    /// A client's connection broke, or did not go on.
+    ClientError,
+    /// A client got other bytes than the file's, and was happy.
+    WrongBytes,
+    /// The product says that it has reset a flow.
+    Reset,
+    /// Two nodes served at once, and say so.
+    SplitBrain,
+    /// A daemon ended by itself.
+    DaemonEnded,
+    /// The pair did not get whole again, or does not serve.
+    NotMended,
+    /// The lab left something behind.
+    Leak,
+    /// The oracle found something on the wires.
+    Oracle,
+    /// The run could not be played.
+    NotPlayed,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Complaint {
+    /// What kind of thing.
+    pub sort: Sort,
+    /// It is about clients that came before the first fault.
+    pub early: bool,
+    /// What.
+    pub text: String,
+    /// The class of the oracle's finding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+}
+
+/// Why a run may have complaints.
+pub struct Rule {
+    /// Its name.
+    pub name: &'static str,
+    /// In words.
+    pub why: &'static str,
+    /// The runs that it is about.
+    pub about: fn(&Plan, &Evidence) -> bool,
+    /// What it excuses there.
+    pub excuses: fn(&Complaint) -> bool,
+    /// What it excuses is counted apart as corruption, and its files are kept.
+    pub apart: bool,
+}
+
+/// All of them.
+pub const RULES: [Rule; 7] = [
+    Rule {
+        name: "both-dead",
+        why: "the new primary's host died before the other node had joined it again: no node is \
+              left that holds the connections",
+        about: |plan, evidence| evidence.done.len() == 2 && nobody_is_left(plan),
+        // Who comes back first serves without having been promoted: no hand-over is reported, and
+        // what answers the clients looks like a second emitter, though the first is dead.
+        excuses: |c| {
+            c.is_one_of(&[Sort::ClientError, Sort::Reset])
+                || c.is_stray_rst()
+                || c.class.as_deref() == Some("I3")
+        },
+        apart: false,
+    },
+    Rule {
+        name: "older-than-backup",
+        why: "the connection began before the backup came back, which therefore lacks its \
+              beginning: it is simplex, and says so",
+        about: |plan, _| plan.mended_between,
+        excuses: |c| c.early && c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst(),
+        apart: false,
+    },
+    Rule {
+        name: "simplex-before",
+        why: "the cables were so bad that the primary had lost its backup, and said so, before it \
+              died",
+        about: |plan, evidence| plan.kind == Kind::BadCablesKill && evidence.was_simplex_before(),
+        excuses: |c| c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst(),
+        apart: false,
+    },
+    Rule {
+        name: "corrupted-on-the-way",
+        why: "a cable flipped bits in frames, and captures show such frames before any checksum is \
+              verified: the oracle takes them at their word; what clients were given is compared \
+              all the same",
+        about: |plan, _| plan.bad.is_some_and(|bad| bad.0.corrupt > lab::Chance::NEVER),
+        excuses: |c| c.is_one_of(&[Sort::Oracle]),
+        apart: false,
+    },
+    Rule {
+        name: "doubled-on-the-way",
+        why: "a cable doubled a control segment on its way to the backup, which passed both on; the \
+              captures show the primary's once, so the oracle takes the second for the backup's own",
+        about: |plan, _| plan.bad.is_some_and(|bad| bad.0.duplicate > lab::Chance::NEVER),
+        excuses: |c| c.class.as_deref() == Some("I3"),
+        apart: false,
+    },
+    Rule {
+        name: "flipped-server",
+        why: "bits flipped in the server, and it lived long enough to answer wrongly or to close \
+              connections itself: no replication of its input can help",
+        about: |plan, _| plan.kind == Kind::FlipServer,
+        excuses: |c| c.is_one_of(&[Sort::ClientError, Sort::WrongBytes, Sort::Reset, Sort::Oracle]),
+        apart: true,
+    },
+    Rule {
+        name: "flipped-daemon",
+        why: "bits flipped in the daemon, and it went on with them",
+        about: |plan, _| plan.kind == Kind::FlipDaemon,
+        excuses: |c| !c.is_one_of(&[Sort::Leak, Sort::NotPlayed]),
+        apart: true,
+    },
+];
+
+/// Whether the new primary is to die during its takeover.
+pub(crate) fn nobody_is_left(plan: &Plan) -> bool {
+    plan.kind == Kind::KillDuringTakeover && plan.steps[1].act == Act::Host(Who::Backup)
+}
+
+impl Complaint {
+    fn is_one_of(&self, sorts: &[Sort]) -> bool {
+        sorts.contains(&self.sort)
+    }
+
+    /// A kernel that does not know a connection answers with RST (invariant 5, exceptions).
+    fn is_stray_rst(&self) -> bool {
+        self.class.as_deref() == Some("I5") && self.text.contains("seen RST")
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome", content = "why")]
+pub enum Outcome {
+    /// Nobody noticed anything.
+    Good,
+    /// What was noticed had to be: the rules' names.
+    Explained(Vec<&'static str>),
+    /// What was noticed comes of flipped bits.
+    Corrupted(Vec<Complaint>),
+    /// What must not be.
+    Failed(Vec<Complaint>),
+}
+
+/// Judges a run.
+pub fn judge(plan: &Plan, evidence: &Evidence) -> Outcome {
+    let complaints = complaints(evidence);
+    let about: Vec<&Rule> = RULES.iter().filter(|rule| (rule.about)(plan, evidence)).collect();
+    let (mut failed, mut corrupted, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    for complaint in complaints {
+        match about.iter().find(|rule| (rule.excuses)(&complaint)) {
+            None => failed.push(complaint),
+            Some(rule) if rule.apart => corrupted.push(complaint),
+            Some(rule) if names.contains(&rule.name) => {}
+            Some(rule) => names.push(rule.name),
+        }
+    }
+    match (failed.is_empty(), corrupted.is_empty(), names.is_empty()) {
+        (false, ..) => Outcome::Failed(failed),
+        (_, false, _) => Outcome::Corrupted(corrupted),
+        (.., false) => Outcome::Explained(names),
+        _ => Outcome::Good,
+    }
+}
+
+/// Everything that is wrong.
+fn complaints(evidence: &Evidence) -> Vec<Complaint> {
+    let mut all = Vec::new();
+    let mut add =
+        |sort, early, text: String| all.push(Complaint { sort, early, text, class: None });
+    for client in &evidence.clients {
+        let early = client.batch == 0;
+        if let Some(error) = &client.error {
+            add(Sort::ClientError, early, format!("a {:?} {error}", client.job));
+        }
+        if client.wrong {
+            let text = format!("a {:?} ended well with wrong bytes", client.job);
+            add(Sort::WrongBytes, early, text);
+        }
+    }
+    for failure in &evidence.idle_failures {
+        let sort =
+            if failure.contains("other bytes") { Sort::WrongBytes } else { Sort::ClientError };
+        add(sort, true, failure.clone());
+    }
+    for said in &evidence.said {
+        match said.event.as_str() {
+            "flow_reset" => add(Sort::Reset, true, format!("{}: {}", said.node, said.text)),
+            "two_primaries" => add(Sort::SplitBrain, true, format!("{}: {}", said.node, said.text)),
+            _ => {}
+        }
+    }
+    for text in &evidence.ended {
+        add(Sort::DaemonEnded, false, text.clone());
+    }
+    if let Some(text) = &evidence.not_mended {
+        add(Sort::NotMended, false, text.clone());
+    }
+    for text in &evidence.leaked {
+        add(Sort::Leak, false, text.clone());
+    }
+    if !evidence.oracle.blind {
+        for (class, text) in &evidence.oracle.findings {
+            let (class, text) = (Some(class.clone()), text.clone());
+            all.push(Complaint { sort: Sort::Oracle, early: false, text, class });
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::{ClientReport, Done, Job, Said};
+
+    fn plan(kind: Kind, wanted: impl Fn(&Plan) -> bool) -> Plan {
+        Plan::from(1, Some(kind)).find(wanted).expect("seeds do not end")
+    }
+
+    fn client(batch: usize, error: Option<&str>, wrong: bool) -> ClientReport {
+        let error = error.map(str::to_owned);
+        ClientReport { job: Job::Download, batch, bytes: 0, error, wrong, gap_ms: None }
+    }
+
+    fn said(event: &str, at_ns: u64) -> Said {
+        Said { at_ns, node: "a".into(), event: event.into(), text: String::new() }
+    }
+
+    /// Evidence of a run in which everything planned was done, at 1, 2, … s.
+    fn of(plan: &Plan, clients: Vec<ClientReport>) -> Evidence {
+        let done = |n: usize| Done {
+            at_ns: (n as u64 + 1) * 1_000_000_000,
+            what: String::new(),
+            node: None,
+        };
+        let done = (0..plan.steps.len()).map(done).collect();
+        Evidence { done, clients, ..Evidence::default() }
+    }
+
+    #[test]
+    fn without_a_rule_everything_noticed_is_a_failure() {
+        let plan = plan(Kind::KillHost, |_| true);
+        assert_eq!(judge(&plan, &of(&plan, vec![client(0, None, false)])), Outcome::Good);
+        let broken = [
+            of(&plan, vec![client(0, Some("reset"), false)]),
+            of(&plan, vec![client(0, None, true)]),
+            Evidence { idle_failures: vec!["closed".into()], ..of(&plan, vec![]) },
+            Evidence { said: vec![said("two_primaries", 5)], ..of(&plan, vec![]) },
+            Evidence { said: vec![said("flow_reset", 5)], ..of(&plan, vec![]) },
+            Evidence { ended: vec!["a".into()], ..of(&plan, vec![]) },
+            Evidence { not_mended: Some("no".into()), ..of(&plan, vec![]) },
+            Evidence { leaked: vec!["a file".into()], ..of(&plan, vec![]) },
+        ];
+        for evidence in broken {
+            let outcome = judge(&plan, &evidence);
+            assert!(matches!(&outcome, Outcome::Failed(c) if c.len() == 1), "{outcome:?}");
+        }
+        let mut evidence = of(&plan, vec![]);
+        evidence.oracle.findings = vec![("I6".into(), "other bytes".into())];
+        assert!(matches!(judge(&plan, &evidence), Outcome::Failed(_)));
+        evidence.oracle.blind = true;
+        assert_eq!(judge(&plan, &evidence), Outcome::Good, "missed frames are no finding");
+    }
+
+    #[test]
+    fn nobody_is_left_if_the_new_primary_dies_too() {
+        let second = |who| move |p: &Plan| p.steps[1].act == Act::Host(who);
+        let error = || vec![client(0, Some("reset"), false)];
+        let both = plan(Kind::KillDuringTakeover, second(Who::Backup));
+        assert_eq!(judge(&both, &of(&both, error())), Outcome::Explained(vec!["both-dead"]));
+        let old = plan(Kind::KillDuringTakeover, second(Who::Primary));
+        assert!(matches!(judge(&old, &of(&old, error())), Outcome::Failed(_)));
+        // The second fault did not happen.
+        let mut one = of(&both, error());
+        one.done.pop();
+        assert!(matches!(judge(&both, &one), Outcome::Failed(_)));
+        let wrong = of(&both, vec![client(0, None, true)]);
+        assert!(matches!(judge(&both, &wrong), Outcome::Failed(_)), "wrong bytes never");
+    }
+
+    #[test]
+    fn only_connections_older_than_the_backup_may_break() {
+        let plan = plan(Kind::BackupThenPrimary, |_| true);
+        let early = of(&plan, vec![client(0, Some("reset"), false)]);
+        assert_eq!(judge(&plan, &early), Outcome::Explained(vec!["older-than-backup"]));
+        let late = of(&plan, vec![client(1, Some("reset"), false)]);
+        assert!(matches!(judge(&plan, &late), Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn a_pair_that_was_simplex_must_have_said_so_in_time() {
+        let clean = |p: &Plan| p.bad.is_none_or(|bad| bad.0.corrupt == lab::Chance::NEVER);
+        let plan = plan(Kind::BadCablesKill, clean);
+        let outcome = |at_ns| {
+            let clients = vec![client(0, Some("reset"), false)];
+            let said = vec![said("simplex", at_ns)];
+            judge(&plan, &Evidence { up_ns: 500_000_000, said, ..of(&plan, clients) })
+        };
+        assert_eq!(outcome(700_000_000), Outcome::Explained(vec!["simplex-before"]));
+        assert!(matches!(outcome(1_200_000_000), Outcome::Failed(_)), "after the fault");
+        assert!(matches!(outcome(100_000_000), Outcome::Failed(_)), "before the pair was whole");
+    }
+
+    #[test]
+    fn corruption_by_flipped_bits_is_told_apart_and_never_good() {
+        let plan = plan(Kind::FlipServer, |_| true);
+        let outcome = judge(&plan, &of(&plan, vec![client(0, None, true)]));
+        assert!(matches!(outcome, Outcome::Corrupted(_)), "{outcome:?}");
+        let two = Evidence { said: vec![said("two_primaries", 5)], ..of(&plan, vec![]) };
+        assert!(matches!(judge(&plan, &two), Outcome::Failed(_)));
+    }
+}

@@ -1,0 +1,398 @@
+//! The pair of a run, and what is done to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use demo::clock::{Bell, boottime_ns, now_ns};
+use demo::find;
+use demo::pair::{NODES, Pair, Service, Spec, other};
+use demo::server::Server;
+use e2e::witness::Witness;
+use lab::{Armed, Cut, Flip, Kill, Link, Slow, Trip, Way};
+use oracle::Verdict;
+
+use crate::evidence::{Done, Said};
+use crate::fault::{Act, Cable, Program, Who};
+use crate::moment::{Point, first_output};
+use crate::plan::{Plan, Serving};
+
+/// Silence after which a peer is suspected.
+const DETECTION_MS: u32 = 100;
+/// How long a takeover may take to be reported.
+const SOON: Duration = Duration::from_secs(5);
+/// How long a frame may take to pass while clients run.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The pair of a run.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) pair: Pair,
+    witness: Witness,
+    product: PathBuf,
+    primary: &'static str,
+    /// Daemons that got SIGKILL.
+    killed: Mutex<Vec<&'static str>>,
+    /// By time, node and number: what the daemons have reported. It dies with them.
+    heard: Mutex<BTreeMap<(u64, &'static str, u64), Said>>,
+    /// Since when it is up, on [`now_ns`]'s clock.
+    pub(crate) up_ns: u64,
+}
+
+/// A frame that is waited for.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    armed: Armed,
+    /// The host that dies with it, and what that is called.
+    victim: Option<(&'static str, String)>,
+}
+
+impl Stage {
+    /// Brings the pair of a plan up. Files that are kept go to `artifacts`.
+    pub(crate) fn up(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Result<Stage> {
+        let work = &plan.work;
+        let pair = Pair::up(&Spec {
+            binary: Some(product.to_owned()),
+            rate_mbit: work.rate_mbit,
+            cluster_rate_mbit: None,
+            ipv6: work.ipv6,
+            size: work.size,
+            services: vec![service(work.serving)],
+            detection_ms: DETECTION_MS,
+            capture: false, // the witness does
+            artifacts: artifacts.to_owned(),
+        })?;
+        let witness = Witness::start(&pair, queue(work.rate_mbit))?;
+        let primary = pair.primary()?;
+        let (killed, heard, up_ns) = (Mutex::default(), Mutex::default(), now_ns());
+        Ok(Stage { pair, witness, product: product.to_owned(), primary, killed, heard, up_ns })
+    }
+
+    /// A node's name.
+    pub(crate) fn name(&self, who: Who) -> &'static str {
+        match who {
+            Who::Primary => self.primary,
+            Who::Backup => other(self.primary),
+        }
+    }
+
+    /// Roles are dealt anew.
+    pub(crate) fn look_who_serves(&mut self) -> anyhow::Result<()> {
+        self.primary = self.pair.primary()?;
+        Ok(())
+    }
+
+    /// Collects what the daemons have reported so far.
+    pub(crate) fn listen(&self) {
+        self.witness.listen(&self.pair);
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        for (node, e) in self.pair.events_since(0) {
+            let said =
+                Said { at_ns: e.boottime_ns, node: node.to_owned(), event: e.event, text: e.text };
+            heard.insert((said.at_ns, node, e.seq), said);
+        }
+    }
+
+    /// Waits at a cut point; a host that is to die does so with the frame.
+    pub(crate) fn arm(
+        &self,
+        point: Point,
+        nth: u32,
+        swallow: bool,
+        act: &Act,
+    ) -> anyhow::Result<Waiting> {
+        let (link, way) = point.wire(self.name(Who::Primary), self.name(Who::Backup));
+        let victim = match act {
+            Act::Host(who) => Some((self.name(*who), act.to_string())),
+            _ => None,
+        };
+        let victims: Vec<String> = victim.iter().map(|(name, _)| (*name).to_owned()).collect();
+        self.listen();
+        let armed = self.pair.lab.arm(&Trip {
+            link,
+            way,
+            frame: point.frame(self.pair.at().port()),
+            nth,
+            swallow,
+            kill: !victims.is_empty(),
+            victims,
+        })?;
+        Ok(Waiting { armed, victim })
+    }
+
+    /// Waits for the first frame of the backup as a new primary.
+    pub(crate) fn arm_first_output(&self) -> anyhow::Result<Waiting> {
+        let armed = self.pair.lab.arm(&Trip {
+            link: format!("{}.svc", self.name(Who::Backup)),
+            way: Way::FromHost,
+            frame: first_output(self.pair.at().port()),
+            nth: 1,
+            swallow: false,
+            victims: Vec::new(),
+            kill: false,
+        })?;
+        Ok(Waiting { armed, victim: None })
+    }
+
+    /// Waits until the frame has passed, `over` says that it will not any more, or for long; `None`
+    /// if it did not pass. What was done by the wire itself, if it did something.
+    pub(crate) fn wait_for(
+        &self,
+        waiting: &Waiting,
+        over: impl Fn() -> bool,
+    ) -> anyhow::Result<Option<Option<Done>>> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut last_look = false;
+        loop {
+            if let Some(tripped) = waiting.armed.wait(Duration::from_millis(5))? {
+                let Some((node, what)) = &waiting.victim else { return Ok(Some(None)) };
+                let at_ns = boottime_ns(tripped.at);
+                self.witness.died(node, at_ns);
+                let (what, node) = (what.clone(), Some((*node).to_owned()));
+                return Ok(Some(Some(Done { at_ns, what, node })));
+            }
+            if last_look || Instant::now() > deadline {
+                for link in Link::ALL {
+                    self.pair.lab.disarm(link.name())?;
+                }
+                return Ok(None);
+            }
+            last_look = over();
+        }
+    }
+
+    /// Waits until the backup has reported that it takes over.
+    pub(crate) fn wait_for_takeover(&self) -> bool {
+        let survivor = self.name(Who::Backup);
+        let promoted = || {
+            let events = self.pair.operator(survivor).events().unwrap_or_default();
+            events.iter().any(|e| e.event == "promoted" && e.boottime_ns >= self.up_ns)
+        };
+        Bell::default().wait_until(SOON, promoted)
+    }
+
+    /// Does it.
+    pub(crate) fn begin(&self, act: &Act) -> anyhow::Result<Done> {
+        self.listen();
+        let lab = &self.pair.lab;
+        let done =
+            |at_ns, node: &str| Done { at_ns, what: act.to_string(), node: Some(node.to_owned()) };
+        Ok(match act {
+            Act::Host(who) => {
+                let node = self.name(*who);
+                let at_ns = self.pair.kill(node, &Kill::Host)?;
+                self.witness.died(node, at_ns);
+                done(at_ns, node)
+            }
+            Act::Server(who, signal) => {
+                let node = self.name(*who);
+                let carried = self.pair.status(node).is_ok_and(|s| s.role == "primary" && s.duplex);
+                let how = Kill::Process { signal: *signal, matching: None };
+                let at_ns = self.pair.kill(node, &how)?;
+                if carried {
+                    // Only now has every process got its signal.
+                    self.witness.crashed(node, now_ns());
+                }
+                done(at_ns, node)
+            }
+            Act::Daemon(who) => {
+                let node = self.name(*who);
+                let at_ns = self.pair.kill(node, &Kill::Daemon)?;
+                self.killed.lock().unwrap_or_else(PoisonError::into_inner).push(node);
+                done(at_ns, node)
+            }
+            Act::Hang(who, _) => {
+                let node = self.name(*who);
+                done(boottime_ns(lab.hang(node)?.at), node)
+            }
+            Act::Cut { cable, ways, carrier, .. } => {
+                let (link, node) = self.cable(*cable);
+                let at_ns = now_ns();
+                lab.cut(&link, Cut { ways: ways.clone(), carrier: *carrier })?;
+                done(at_ns, node)
+            }
+            Act::Slow { who, percent, .. } => {
+                let node = self.name(*who);
+                let at_ns = now_ns();
+                lab.slow(node, &Slow { cpu_percent: Some(*percent), memory_mib: None })?;
+                done(at_ns, node)
+            }
+            Act::Flip { who, program, place, bits, seed } => {
+                let node = self.name(*who);
+                let process = self.process_of(node, *program)?;
+                let at_ns = now_ns();
+                let mut what = act.to_string();
+                for bit in 0..u64::from(*bits) {
+                    let flip = Flip { process: process.clone(), place: *place, seed: seed ^ bit };
+                    match lab.flip(node, &flip) {
+                        Ok(flipped) => what += &format!("\n    {flipped}"),
+                        // It has died of the earlier ones, or has no such memory.
+                        Err(e) => what += &format!("\n    no flip: {e}"),
+                    }
+                }
+                Done { at_ns, what, node: Some(node.to_owned()) }
+            }
+        })
+    }
+
+    /// Ends an act that lasts for a time, once that is over.
+    pub(crate) fn end(&self, act: &Act) -> anyhow::Result<()> {
+        let lab = &self.pair.lab;
+        match act {
+            Act::Hang(who, time) => {
+                thread::sleep(*time);
+                lab.resume(self.name(*who))?;
+            }
+            Act::Cut { cable, time, .. } => {
+                thread::sleep(*time);
+                lab.heal(&self.cable(*cable).0)?;
+            }
+            Act::Slow { who, time, .. } => {
+                thread::sleep(*time);
+                lab.slow(self.name(*who), &Slow::default())?;
+            }
+            Act::Host(_) | Act::Server(..) | Act::Daemon(_) | Act::Flip { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The cable's name, and its host's.
+    fn cable(&self, cable: Cable) -> (String, &'static str) {
+        match cable {
+            Cable::Service(who) => (format!("{}.svc", self.name(who)), self.name(who)),
+            Cable::Cluster(who) => (format!("{}.clu", self.name(who)), self.name(who)),
+            Cable::Clients => ("client.svc".to_owned(), demo::pair::CLIENT),
+        }
+    }
+
+    /// What only the processes of this program have in their command lines.
+    fn process_of(&self, node: &str, program: Program) -> anyhow::Result<String> {
+        let processes = self.pair.lab.host(node)?.processes()?;
+        let daemon = self.product.display().to_string();
+        match program {
+            Program::Daemon => Ok(daemon),
+            Program::Server => {
+                let server = processes.iter().find(|p| !p.matches(&daemon));
+                Ok(server.context("no server runs there")?.name.clone())
+            }
+        }
+    }
+
+    /// Daemons that have ended on hosts that are up, with their exit status.
+    pub(crate) fn ended(&self) -> anyhow::Result<Vec<(&'static str, String)>> {
+        // A daemon that is killed takes its time to be gone.
+        for name in self.killed.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let node = self.pair.lab.node(name).context("no daemon was started")?;
+            Bell::default().wait_until(SOON, || !matches!(node.ended(), Ok(None)));
+        }
+        let mut ended = Vec::new();
+        for name in NODES {
+            let node = self.pair.lab.node(name).context("no daemon was started")?;
+            if !self.pair.lab.host(name)?.is_up() {
+                continue;
+            }
+            match node.ended() {
+                Ok(None) => {}
+                Ok(Some(status)) => ended.push((name, status.to_string())),
+                // It died while bits were flipped in it, and the flip has seen its end.
+                Err(e) => ended.push((name, e.to_string())),
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Boots what is down, starts what has ended, and waits until the pair is whole.
+    pub(crate) fn mend(&self) -> anyhow::Result<()> {
+        self.listen();
+        for name in NODES {
+            if !self.pair.lab.host(name)?.is_up() {
+                self.witness.boots(name);
+                self.forget_pids(name);
+                self.pair.lab.boot(name)?;
+                self.witness.plugged_in(&self.pair.lab, name)?;
+                self.pair.lab.start_again(name)?;
+            }
+        }
+        loop {
+            let ended = self.ended()?;
+            for (name, _) in &ended {
+                self.pair.lab.start_again(name)?;
+            }
+            match self.pair.wait_ready() {
+                // A daemon that was already dying has only now gone.
+                Err(_) if ended.is_empty() && !self.ended()?.is_empty() => {}
+                ready => return ready,
+            }
+        }
+    }
+
+    /// A host that boots finds no pid files of its last life: its `/run` is empty.
+    fn forget_pids(&self, name: &str) {
+        for server in Server::ALL {
+            // Most servers write none.
+            let _ = fs::remove_file(self.pair.lab.dir().join(format!("{server}-{name}.pid")));
+        }
+    }
+
+    /// Servers that crashed although nobody sent them a signal did so because of a flip.
+    pub(crate) fn note_crashes(&self, node: &str, since_ns: u64) {
+        let events = self.pair.events_since(since_ns);
+        let crashed =
+            |(who, e): &&(&str, demo::operator::Event)| *who == node && e.event == "server_crashed";
+        for (_, event) in events.iter().filter(crashed) {
+            self.witness.crashed(node, event.boottime_ns);
+        }
+    }
+
+    /// Ends the captures; what the oracle says of them.
+    pub(crate) fn judge(&self) -> anyhow::Result<Verdict> {
+        self.witness.judge(&self.pair)
+    }
+
+    /// Everything that the daemons have said and that was heard, in order.
+    pub(crate) fn said(&self) -> Vec<Said> {
+        self.listen();
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.values().cloned().collect()
+    }
+
+    /// Leaves what is known beside the captures.
+    pub(crate) fn write_last_words(&self) {
+        let dir = self.pair.lab.dir();
+        for node in NODES {
+            if let Ok(status) = self.pair.status(node) {
+                let _ = fs::write(dir.join(format!("{node}.status")), format!("{status:#?}\n"));
+            }
+        }
+    }
+}
+
+/// The service of a plan.
+fn service(serving: Serving) -> Service {
+    match serving {
+        Serving::Stock(server) => Service::web(server),
+        Serving::Hashing => Service {
+            name: "hashing".into(),
+            port: 80,
+            program: Arc::new(|place| {
+                let python = find::program("python3", "python3")?.display().to_string();
+                let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
+                let root = place.site.root().display().to_string();
+                let script = include_str!("hashing.py").to_owned();
+                Ok(vec![python, "-c".into(), script, ip, port, root])
+            }),
+            flow_budget_mib: 128,
+        },
+    }
+}
+
+/// How long a frame that the fence has let out may wait: for its processor to come round to it, and
+/// in a shaped cable's queue, which holds 20 ms and a burst of 70 KiB.
+fn queue(rate_mbit: Option<u64>) -> Duration {
+    let burst = |rate| Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate);
+    rate_mbit.map_or(Duration::from_millis(5), burst)
+}

@@ -1,0 +1,241 @@
+//! The figures of a campaign.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::campaign::{Options, Run, command};
+use crate::evidence::Job;
+use crate::fault::Kind;
+use crate::plan::{SCHEMES, Scheme};
+use crate::rules::{Complaint, Outcome};
+
+/// A distribution of times, ms.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Distribution {
+    /// How many times.
+    pub count: usize,
+    /// Half are no longer.
+    pub p50: f64,
+    /// Nine of ten are no longer.
+    pub p90: f64,
+    /// Ninety-nine of a hundred are no longer.
+    pub p99: f64,
+    /// None is longer.
+    pub max: f64,
+}
+
+impl Distribution {
+    /// Of these times, ms.
+    pub fn of(times_ms: &[f64]) -> Distribution {
+        let mut sorted = times_ms.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        // Nearest rank.
+        let at = |percent: usize| {
+            let rank = (sorted.len() * percent).div_ceil(100).max(1);
+            sorted.get(rank - 1).copied().unwrap_or(0.0)
+        };
+        Distribution { count: sorted.len(), p50: at(50), p90: at(90), p99: at(99), max: at(100) }
+    }
+}
+
+/// The runs of one kind, or at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Row {
+    /// Runs.
+    pub runs: u64,
+    /// Nobody noticed anything.
+    pub good: u64,
+    /// What was noticed had to be.
+    pub explained: u64,
+    /// What was noticed comes of flipped bits.
+    pub corrupted: u64,
+    /// What must not be.
+    pub failed: u64,
+    /// Runs in which a moment did not come, so that not everything was done.
+    pub missed: u64,
+    /// A client's longest time without progress after the fault, one for each download.
+    pub gaps: Distribution,
+    #[serde(skip)]
+    gaps_ms: Vec<f64>,
+}
+
+impl Row {
+    fn add(&mut self, run: &Run) {
+        self.runs += 1;
+        *match run.outcome {
+            Outcome::Good => &mut self.good,
+            Outcome::Explained(_) => &mut self.explained,
+            Outcome::Corrupted(_) => &mut self.corrupted,
+            Outcome::Failed(_) => &mut self.failed,
+        } += 1;
+        self.missed += u64::from(run.evidence.missed.is_some());
+        let clients = run.evidence.clients.iter().filter(|client| client.error.is_none());
+        self.gaps_ms.extend(clients.filter_map(|client| client.gap_ms));
+        self.gaps = Distribution::of(&self.gaps_ms);
+    }
+}
+
+/// A run that must be looked at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bad {
+    /// Its seed.
+    pub seed: u64,
+    /// Its plan, in words.
+    pub plan: String,
+    /// What is wrong.
+    pub complaints: Vec<Complaint>,
+    /// Where its files are.
+    pub files: String,
+    /// The command that repeats it.
+    pub again: String,
+}
+
+/// The figures of a campaign.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The first seed.
+    pub seed: u64,
+    /// Kernel and processors.
+    pub machine: String,
+    /// Schemes.
+    pub schemes: Vec<Scheme>,
+    /// All runs.
+    pub all: Row,
+    /// By kind of fault.
+    pub kinds: BTreeMap<Kind, Row>,
+    /// By the moment of the last fault.
+    pub moments: BTreeMap<String, Row>,
+    /// Downloads, the idle connections and the uploads.
+    pub downloads: u64,
+    /// Uploads.
+    pub uploads: u64,
+    /// Idle connections.
+    pub idle: u64,
+    /// Connections whose clients saw an error, in all runs.
+    pub client_visible_errors: u64,
+    /// Of these, those in runs that failed.
+    pub unexplained_errors: u64,
+    /// Flows that the product says it has reset.
+    pub resets: u64,
+    /// Runs by the rule that explains them.
+    pub rules: BTreeMap<String, u64>,
+    /// Servers and daemons that flipped bits made crash while no client noticed.
+    pub flip_crashes_recovered: u64,
+    /// Runs played again because the machine stood still.
+    pub stalls: u64,
+    /// Segments that the oracle judged.
+    pub segments_judged: u64,
+    /// The oracle's findings by class, tolerated ones included.
+    pub findings: BTreeMap<String, u64>,
+    /// Runs without the oracle's judgement, since captures lacked frames.
+    pub blind: u64,
+    /// Runs that failed.
+    pub failures: Vec<Bad>,
+    /// Runs with corruption that flipped bits explain.
+    pub corruptions: Vec<Bad>,
+    /// How long it took, s.
+    pub took_s: f64,
+}
+
+impl Summary {
+    pub(crate) fn new(options: &Options) -> Summary {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Summary {
+            seed: options.seed,
+            machine: format!("Linux {}, {processors} processors", kernel.trim()),
+            schemes: SCHEMES.to_vec(),
+            all: Row::default(),
+            kinds: BTreeMap::new(),
+            moments: BTreeMap::new(),
+            downloads: 0,
+            uploads: 0,
+            idle: 0,
+            client_visible_errors: 0,
+            unexplained_errors: 0,
+            resets: 0,
+            rules: BTreeMap::new(),
+            flip_crashes_recovered: 0,
+            stalls: 0,
+            segments_judged: 0,
+            findings: BTreeMap::new(),
+            blind: 0,
+            failures: Vec::new(),
+            corruptions: Vec::new(),
+            took_s: 0.0,
+        }
+    }
+
+    /// Adds a run; its files are in a folder of `keep` if it must be looked at.
+    pub(crate) fn add(&mut self, run: &Run, keep: &Path) {
+        let (plan, evidence) = (&run.plan, &run.evidence);
+        self.all.add(run);
+        self.kinds.entry(plan.kind).or_default().add(run);
+        if let Some(step) = plan.steps.last() {
+            self.moments.entry(step.moment.name()).or_default().add(run);
+        }
+        for client in &evidence.clients {
+            *match client.job {
+                Job::Download => &mut self.downloads,
+                Job::Upload => &mut self.uploads,
+            } += 1;
+        }
+        self.idle += evidence.idle as u64;
+        let errors = evidence.clients.iter().filter(|c| c.error.is_some()).count() as u64
+            + evidence.idle_failures.len() as u64;
+        self.client_visible_errors += errors;
+        self.resets += evidence.resets as u64;
+        self.stalls += u64::from(run.disturbed);
+        self.segments_judged += evidence.oracle.segments;
+        self.blind += u64::from(evidence.oracle.blind);
+        for (class, count) in &evidence.oracle.classes {
+            *self.findings.entry(class.clone()).or_default() += count;
+        }
+        let bad = |complaints: &[Complaint]| Bad {
+            seed: plan.seed,
+            plan: plan.to_string(),
+            complaints: complaints.to_vec(),
+            files: keep.join(plan.seed.to_string()).display().to_string(),
+            again: command(plan.seed),
+        };
+        match &run.outcome {
+            Outcome::Good => {
+                if [Kind::FlipServer, Kind::FlipDaemon].contains(&plan.kind) {
+                    self.flip_crashes_recovered += u64::from(evidence.crashed());
+                }
+            }
+            Outcome::Explained(rules) => {
+                for rule in rules {
+                    *self.rules.entry((*rule).to_owned()).or_default() += 1;
+                }
+            }
+            Outcome::Corrupted(complaints) => self.corruptions.push(bad(complaints)),
+            Outcome::Failed(complaints) => {
+                self.unexplained_errors += errors;
+                self.failures.push(bad(complaints));
+            }
+        }
+    }
+
+    /// Whether nothing happened that must not.
+    pub fn is_good(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let times: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        let expected = Distribution { count: 200, p50: 100.0, p90: 180.0, p99: 198.0, max: 200.0 };
+        assert_eq!(Distribution::of(&times), expected);
+        assert_eq!(Distribution::of(&[7.0]).p99, 7.0);
+        assert_eq!(Distribution::of(&[]), Distribution::default());
+    }
+}
