@@ -26,13 +26,31 @@ pub fn cpu_us(host: &Host) -> anyhow::Result<f64> {
     field(&stat, "usage_usec").context("cpu.stat has no usage_usec")
 }
 
-fn cgroup_root() -> anyhow::Result<PathBuf> {
+/// How often the threads of a host's nginx have gone to sleep.
+///
+/// # Errors
+/// The host is down.
+pub fn sleeps(host: &Host) -> anyhow::Result<f64> {
+    let mut slept = 0.0;
+    for process in host.processes()?.into_iter().filter(|p| p.matches("nginx")) {
+        let status = read(Path::new(&format!("/proc/{}/status", process.pid)))?;
+        slept +=
+            field(&status, "voluntary_ctxt_switches:").context("no voluntary_ctxt_switches")?;
+    }
+    Ok(slept)
+}
+
+/// Where the cgroups are.
+///
+/// # Errors
+/// There is no hierarchy of version 2.
+pub fn cgroup_root() -> anyhow::Result<PathBuf> {
     let mounts = read(Path::new("/proc/self/mounts"))?;
     let root = mounts.lines().find_map(|line| {
         let words: Vec<_> = line.split(' ').collect();
         (words.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(words[1]))
     });
-    root.context("no cgroup2 file system is mounted")
+    root.context("no cgroup2 file system is mounted: mount one at /sys/fs/cgroup")
 }
 
 /// Memory of all hash maps that the process holds, as the kernel accounts it, bytes.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use anyhow::{Context, ensure};
-use demo::clock::{ms_between, now_ns};
+use demo::clock::ms_between;
 use demo::download::Stall;
 use demo::operator::Event;
 use demo::pair::other;
@@ -17,57 +17,62 @@ use demo::site::Site;
 use lab::Kill;
 use serde_json::{Map, Value, json};
 
-use crate::cost::{hash_maps_bytes, resident_bytes};
-use crate::load::{Http, Watched};
-use crate::record::{Bar, Row, Samples};
-use crate::twin::{SMALL, Side, Twin, wait_for};
+use crate::memory::{Cost, await_tracked, open_idle};
+use crate::plan::{Depth, Experiment, Measured, head};
+use crate::record::{Bar, Head, Samples, Section};
+use crate::scheme::Scheme;
+use crate::twin::{Side, Twin, wait_for};
+use crate::watched::Watched;
 
 const MB: u64 = 1_000_000;
+/// Size of the file that dying hosts were sending.
+pub const LARGE_BYTES: u64 = 1_000 * MB;
+/// Bytes delivered before the host dies, for the curve of catching up, MB.
+const DELIVERED_MB: [u64; 5] = [50, 100, 300, 600, 900];
+/// How long a host takes to come back as backup, s: for the estimates.
+pub const RETURN_S: f64 = 2.2;
 
-/// Every row here, and how often it is repeated (quick, full).
-pub fn rows(twin: &Twin, full: bool, wanted: &dyn Fn(&str) -> bool) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for count in [100, 1_000, 10_000] {
-        if wanted(&format!("takeover-{count}")) || (count == 10_000 && wanted("memory")) {
-            rows.extend(takeover_rows(twin, count, if full { 5 } else { 2 }));
+/// All of them.
+pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
+    let full = depth == Depth::Full;
+    let mut all = Vec::new();
+    let counts = if full { &[1, 100, 1_000, 10_000][..] } else { &[100, 1_000, 10_000] };
+    all.extend(counts.iter().map(|&count| takeover_of(scheme, count, if full { 5 } else { 2 })));
+    for mb in DELIVERED_MB.into_iter().filter(|&mb| full || mb == 900) {
+        all.push(catch_up(scheme, mb, if full { 5 } else { 3 }));
+    }
+    all.push(gaps(scheme, if full { 100 } else { 20 }));
+    all
+}
+
+/// A figure of what a run showed.
+type Of<T> = fn(&T) -> f64;
+
+/// Runs `one` so often, as samples for each of `columns`: the figure, and the percentile that the
+/// bar is for.
+fn repeat<T: 'static>(
+    heads: Vec<Head>,
+    columns: Vec<(Of<T>, u8)>,
+    (repetitions, step_s): (usize, f64),
+    one: impl Fn(&Twin) -> anyhow::Result<T> + 'static,
+    more: fn(&T) -> Value,
+) -> Experiment {
+    let measure = move |run: &crate::plan::Run| {
+        let mut runs = Vec::new();
+        for number in 1..=repetitions {
+            let done = one(run.twin);
+            runs.push(done.with_context(|| format!("failover {number} of {repetitions}"))?);
+            run.step();
         }
-    }
-    if wanted("catch-up") {
-        rows.push(catch_up_row(twin, if full { 10 } else { 3 }));
-    }
-    if wanted("gap") {
-        rows.extend(gap_rows(twin, if full { 100 } else { 20 }));
-    }
-    rows
-}
-
-fn row(id: &str, title: &str, unit: &str, bar: Bar, samples: Samples, more: Value) -> Row {
-    let more = if let Value::Object(more) = more { more } else { Map::new() };
-    let (id, title, unit) = (id.to_owned(), title.to_owned(), unit.to_owned());
-    let row = Row { id, title, unit, bar, samples, more };
-    crate::say(&row);
-    row
-}
-
-fn alone(values: anyhow::Result<Vec<f64>>, percentile: u8) -> Samples {
-    match values {
-        Ok(values) => Samples::Alone { values, percentile },
-        Err(e) => Samples::Failed(format!("{e:#}")),
-    }
-}
-
-/// Idle flows on a pair whose backup knows all of them.
-struct IdleFlows {
-    open: Vec<Http>,
-    /// What they cost the backup, bytes per flow.
-    cost: Cost,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Cost {
-    maps: f64,
-    journal: f64,
-    resident: f64,
+        let samples = columns.iter().map(|&(of, percentile)| Samples::Alone {
+            values: runs.iter().map(of).collect(),
+            percentile,
+        });
+        let samples = samples.collect();
+        let more = Map::from_iter([("runs".to_owned(), runs.iter().map(more).collect())]);
+        Ok(Measured { samples, more, graphs: Vec::new() })
+    };
+    Experiment { heads, steps: repetitions, step_s, measure: Box::new(measure) }
 }
 
 /// What one takeover showed.
@@ -76,53 +81,50 @@ struct TakenOver {
     beyond_detection_ms: f64,
     more: Value,
     cost: Cost,
+    primary_cost: Cost,
 }
 
-/// A figure of a takeover.
-type Of<'a> = &'a dyn Fn(&TakenOver) -> f64;
-
-fn takeover_rows(twin: &Twin, count: usize, repetitions: usize) -> Vec<Row> {
-    let run = || -> anyhow::Result<Vec<TakenOver>> {
-        twin.shape(Some(1000), Some(1000))?;
-        (0..repetitions).map(|_| takeover(twin, count)).collect()
-    };
-    let result = run().map_err(|e| format!("{e:#}"));
-    let pick = |of: Of| match &result {
-        Ok(runs) => Samples::Alone { values: runs.iter().map(of).collect(), percentile: 100 },
-        Err(e) => Samples::Failed(e.clone()),
-    };
-    let more = match &result {
-        Ok(runs) => json!({"runs": runs.iter().map(|r| r.more.clone()).collect::<Vec<_>>()}),
-        Err(_) => json!({}),
-    };
-    let title = format!("takeover of {count} idle flows, beyond detection");
-    let beyond = pick(&|r| r.beyond_detection_ms);
-    let mut rows =
-        vec![row(&format!("takeover-{count}"), &title, "ms", Bar::AtMost(500.0), beyond, more)];
+fn takeover_of(scheme: Scheme, count: usize, repetitions: usize) -> Experiment {
+    let bars = scheme.bars();
+    let plural = if count == 1 { "" } else { "s" };
+    let title = format!("takeover of {count} idle flow{plural}, beyond detection");
+    let bar = if count <= bars.flows_at_once { bars.takeover_ms } else { Bar::Beside };
+    let id = format!("takeover-{count}");
+    let row = head(scheme, id, Section::Failover, title, "ms", bar).on("takeover", count as f64);
+    let mut heads = vec![row];
+    let mut columns: Vec<(Of<TakenOver>, u8)> = vec![(|r| r.beyond_detection_ms, 100)];
     if count == 10_000 {
-        let costs: [(&str, &str, Bar, Of); 2] = [
-            (
-                "memory",
-                "memory per idle flow on the backup: flow table and journal",
-                Bar::AtMost(512.0),
-                &|r| r.cost.maps + r.cost.journal,
-            ),
+        let bar = bars.idle_flow_bytes;
+        let costs: [(&str, &str, Bar, Of<TakenOver>); 3] = [
+            ("memory", "on the backup: flow table and journal", bar, |r| {
+                r.cost.maps + r.cost.journal
+            }),
+            ("memory-primary", "on the primary: flow table and journal", bar, |r| {
+                r.primary_cost.maps + r.primary_cost.journal
+            }),
             (
                 "memory-process",
-                "memory per idle flow on the backup: flow table and growth of the daemon",
+                "on the backup: flow table and growth of the daemon",
                 Bar::Beside,
-                &|r| r.cost.maps + r.cost.resident,
+                |r| r.cost.maps + r.cost.resident,
             ),
         ];
         for (id, title, bar, of) in costs {
-            rows.push(row(id, title, "bytes", bar, pick(of), json!({})));
+            let title = format!("memory per idle flow {title}");
+            heads.push(head(scheme, id, Section::Cost, title, "bytes", bar));
+            columns.push((of, 100));
         }
     }
-    rows
+    let step_s = RETURN_S + count as f64 * 5e-4;
+    let one = move |twin: &Twin| {
+        twin.shape(Some(1000), Some(1000))?;
+        takeover(twin, count)
+    };
+    repeat(heads, columns, (repetitions, step_s), one, |r| r.more.clone())
 }
 
 fn takeover(twin: &Twin, count: usize) -> anyhow::Result<TakenOver> {
-    let victim = twin.settle()?;
+    let victim = twin.mend()?;
     let survivor = other(victim);
     let flows = open_idle(twin, survivor, count)?;
     let killed_ns = twin.pair.kill(victim, &Kill::Host)?;
@@ -147,71 +149,45 @@ fn takeover(twin: &Twin, count: usize) -> anyhow::Result<TakenOver> {
         beyond_detection_ms: ms_between(suspected.boottime_ns, all_open.boottime_ns),
         more,
         cost: flows.cost,
-    })
-}
-
-/// Opens connections with one answered request each, and weighs them.
-fn open_idle(twin: &Twin, backup: &str, count: usize) -> anyhow::Result<IdleFlows> {
-    let pid = twin.pair.lab.node(backup).context("the backup has no daemon")?.pid();
-    let weigh = || -> anyhow::Result<[f64; 3]> {
-        let status = twin.pair.status(backup)?;
-        let journal = status.all.get("journal").and_then(|j| j["bytes"].as_f64());
-        let journal = journal.context("the status does not say how large the journal is")?;
-        Ok([hash_maps_bytes(pid)?, journal, resident_bytes(pid)?])
-    };
-    wait_for(
-        "flows of the last run are gone",
-        || Ok(twin.pair.status(backup)?.flows.tracked == 0),
-    )?;
-    let before = weigh()?;
-    let at = twin.at(Side::Protected, false);
-    let open = twin.client(Side::Protected)?.in_netns(|| {
-        let open = |_| {
-            let mut http = Http::connect(at, SMALL)?;
-            http.get()?;
-            Ok(http)
-        };
-        (0..count).map(open).collect::<anyhow::Result<Vec<_>>>()
-    })??;
-    await_tracked(twin, backup, count)?;
-    let after = weigh()?;
-    let [maps, journal, resident] = [0, 1, 2].map(|i| (after[i] - before[i]) / count as f64);
-    Ok(IdleFlows { open, cost: Cost { maps, journal, resident } })
-}
-
-fn await_tracked(twin: &Twin, backup: &str, count: usize) -> anyhow::Result<()> {
-    let since_ns = now_ns();
-    let tracked = || Ok(twin.pair.status(backup)?.flows.tracked >= count as u64);
-    wait_for(&format!("the backup tracks {count} flows"), tracked).with_context(|| {
-        // What a node did in the seconds before tells why.
-        let events = twin.pair.events_since(since_ns.saturating_sub(10_000_000_000));
-        let said = |(node, e): &(&str, Event)| format!("{node}: {} ({})", e.event, e.text);
-        events.iter().map(said).collect::<Vec<_>>().join("; ")
+        primary_cost: flows.primary_cost,
     })
 }
 
 /// The first event of that name at `node` since `since_ns`.
-fn await_event(twin: &Twin, node: &str, name: &str, since_ns: u64) -> anyhow::Result<Event> {
+///
+/// # Errors
+/// There is none in time.
+pub fn await_event(twin: &Twin, node: &str, name: &str, since_ns: u64) -> anyhow::Result<Event> {
     let mut found = None;
-    wait_for(&format!("{node} says {name}"), || {
+    let waited = wait_for(&format!("{node} says {name}"), || {
         let events = twin.pair.operator(node).events()?;
         found = events.into_iter().find(|e| e.event == name && e.boottime_ns >= since_ns);
         Ok(found.is_some())
-    })?;
+    });
+    waited.with_context(|| twin.history(since_ns))?;
     found.context("an event that was found")
 }
 
 /// One download through the death of its server's host.
-struct Survived {
-    killed_ns: u64,
-    stall: Stall,
-    suspected_ns: u64,
-    promoted_ns: u64,
+pub struct Survived {
+    /// When the host died, on [`demo::clock::now_ns`]'s clock.
+    pub killed_ns: u64,
+    /// The longest pause that was not over by then.
+    pub stall: Stall,
+    /// The survivor's suspicion.
+    pub suspected_ns: u64,
+    /// Its promotion.
+    pub promoted_ns: u64,
+    /// The client's port.
+    pub port: u16,
 }
 
 /// Kills the primary when `at_bytes` have arrived; the download goes on for `then` bytes.
-fn survive(twin: &Twin, path: &str, at_bytes: u64, then: u64) -> anyhow::Result<Survived> {
-    let victim = twin.settle()?;
+///
+/// # Errors
+/// The download breaks, or nothing takes over.
+pub fn survive(twin: &Twin, at_bytes: u64, then: u64) -> anyhow::Result<Survived> {
+    let victim = twin.mend()?;
     let survivor = other(victim);
     let watched = Watched::default();
     let bytes = || watched.bytes.load(Relaxed);
@@ -219,7 +195,7 @@ fn survive(twin: &Twin, path: &str, at_bytes: u64, then: u64) -> anyhow::Result<
     let at = twin.at(Side::Protected, false);
     let client = twin.client(Side::Protected)?;
     let (killed_ns, stalls) = thread::scope(|scope| {
-        let download = scope.spawn(|| client.in_netns(|| watched.run(at, path)));
+        let download = scope.spawn(|| client.in_netns(|| watched.run(at, Site::LARGE)));
         let kill_it = || -> anyhow::Result<u64> {
             wait_for("the download gets to where its server dies", || {
                 ensure!(!ended(), "the download ended before its server died");
@@ -249,62 +225,53 @@ fn survive(twin: &Twin, path: &str, at_bytes: u64, then: u64) -> anyhow::Result<
         stall: *stall,
         suspected_ns: suspected.boottime_ns,
         promoted_ns: promoted.boottime_ns,
+        port: watched.port.load(Relaxed),
     };
     twin.pair.bring_back(victim)?;
     Ok(survived)
 }
 
-fn catch_up_row(twin: &Twin, repetitions: usize) -> Row {
-    let run = || -> anyhow::Result<Vec<f64>> {
+fn catch_up(scheme: Scheme, mb: u64, repetitions: usize) -> Experiment {
+    let nearly_all = mb == 900;
+    let bar = if nearly_all { scheme.bars().catch_up_ms } else { Bar::Beside };
+    let id = if nearly_all { "catch-up".to_owned() } else { format!("catch-up-{mb}") };
+    let title =
+        format!("1 GB download, host killed at {mb} MB: from promotion to the first new byte");
+    let row = head(scheme, id, Section::Failover, title, "ms", bar).on("catch-up", mb as f64);
+    let columns: Vec<(Of<Survived>, u8)> =
+        vec![(|s| ms_between(s.promoted_ns, s.stall.to_ns), 100)];
+    let one = move |twin: &Twin| {
         twin.shape(Some(1000), Some(1000))?;
-        let one = |_| {
-            let s = survive(twin, Site::LARGE, 900 * MB, 10 * MB)?;
-            Ok(ms_between(s.promoted_ns, s.stall.to_ns))
-        };
-        (0..repetitions).map(one).collect()
+        survive(twin, mb * MB, 10 * MB)
     };
-    row(
-        "catch-up",
-        "1 GB download, host killed at 900 MB: from promotion to the first new byte",
-        "ms",
-        Bar::AtMost(150.0),
-        alone(run(), 100),
-        json!({}),
-    )
+    let step_s = RETURN_S + mb as f64 * 8e-3;
+    repeat(vec![row], columns, (repetitions, step_s), one, |_| Value::Null)
 }
 
-fn gap_rows(twin: &Twin, kills: usize) -> Vec<Row> {
-    let run = || -> anyhow::Result<Vec<Survived>> {
-        twin.shape(Some(100), Some(100))?;
-        (0..kills).map(|_| survive(twin, Site::LARGE, 2 * MB, MB)).collect()
-    };
-    let result = run().map_err(|e| format!("{e:#}"));
-    let pick = |percentile, of: &dyn Fn(&Survived) -> f64| match &result {
-        Ok(runs) => Samples::Alone { values: runs.iter().map(of).collect(), percentile },
-        Err(e) => Samples::Failed(e.clone()),
-    };
-    let beyond = |s: &Survived| ms_between(s.suspected_ns, s.stall.to_ns);
-    let total = |s: &Survived| ms_between(s.stall.from_ns, s.stall.to_ns);
-    let detection = |s: &Survived| ms_between(s.killed_ns, s.suspected_ns);
-    let bar = Bar::AtMost(20.0);
+fn gaps(scheme: Scheme, kills: usize) -> Experiment {
     let title = "gap of one download at host death, beyond detection";
-    [
-        ("gap-p50", format!("{title}, p50"), bar, pick(50, &beyond)),
-        ("gap-p99", format!("{title}, p99"), bar, pick(99, &beyond)),
-        (
+    let row = |id: &str, title: String, bar| head(scheme, id, Section::Failover, title, "ms", bar);
+    let bar = scheme.bars().gap_ms;
+    let heads = vec![
+        row("gap-p50", format!("{title}, p50"), bar),
+        row("gap-p99", format!("{title}, p99"), bar),
+        row(
             "gap-whole",
             "the same, whole stall as the client sees it, p99".to_owned(),
             Bar::Beside,
-            pick(99, &total),
         ),
-        (
-            "detection",
-            "from host death to suspicion, p99".to_owned(),
-            Bar::Beside,
-            pick(99, &detection),
-        ),
-    ]
-    .into_iter()
-    .map(|(id, title, bar, samples)| row(id, &title, "ms", bar, samples, json!({})))
-    .collect()
+        row("detection", "from host death to suspicion, p99".to_owned(), Bar::Beside),
+    ];
+    let beyond: Of<Survived> = |s| ms_between(s.suspected_ns, s.stall.to_ns);
+    let columns: Vec<(Of<Survived>, u8)> = vec![
+        (beyond, 50),
+        (beyond, 99),
+        (|s| ms_between(s.stall.from_ns, s.stall.to_ns), 99),
+        (|s| ms_between(s.killed_ns, s.suspected_ns), 99),
+    ];
+    let one = |twin: &Twin| {
+        twin.shape(Some(100), Some(100))?;
+        survive(twin, 2 * MB, MB)
+    };
+    repeat(heads, columns, (kills, RETURN_S + 0.5), one, |_| Value::Null)
 }

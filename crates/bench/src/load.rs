@@ -6,18 +6,20 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use demo::clock::now_ns;
-use demo::download::Stall;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 
 /// Nothing at all happens for so long: it will not happen.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Shorter pauses are scheduling, not stalls.
-const STALL_NS: u64 = 2_000_000;
+
+/// The line of a request after whose reply the server closes.
+const CLOSE: &str = "Connection: close\r\n";
 
 /// A keep-alive connection to a web server.
 #[derive(Debug)]
@@ -33,13 +35,72 @@ impl Http {
     /// # Errors
     /// Nobody answers.
     pub fn connect(at: SocketAddr, path: &str) -> anyhow::Result<Http> {
+        Http::connect_with(at, path, "")
+    }
+
+    /// The same with further lines in the request's head.
+    fn connect_with(at: SocketAddr, path: &str, lines: &str) -> anyhow::Result<Http> {
         let stream = TcpStream::connect_timeout(&at, PATIENCE)
             .with_context(|| format!("cannot connect to {at}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n").into_bytes();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n{lines}\r\n").into_bytes();
         Ok(Http { stream, request, buffer: vec![0; 16 << 10] })
+    }
+
+    /// Connects, asks, and sees the server close.
+    ///
+    /// # Errors
+    /// The reply is not a complete `200`, or the server goes on after it.
+    pub fn once(at: SocketAddr, path: &str) -> anyhow::Result<()> {
+        Http::connect_with(at, path, CLOSE)?.last()
+    }
+
+    /// Asks once more. The server closes first: its end waits for stray segments, the client's
+    /// port is free at once, and no row runs out of ports.
+    fn last(mut self) -> anyhow::Result<()> {
+        self.get()?;
+        ensure!(self.stream.read(&mut [0])? == 0, "the server goes on after its last reply");
+        Ok(())
+    }
+
+    /// Length of each request, bytes.
+    pub fn request_bytes(&self) -> usize {
+        self.request.len()
+    }
+
+    /// A larger buffer, for large replies.
+    pub fn large(mut self) -> Http {
+        self.buffer = vec![0; 256 << 10];
+        self
+    }
+
+    /// Sends a request and reads the reply's head; length of the body, and how much of it came
+    /// along.
+    ///
+    /// # Errors
+    /// The reply is no `200`.
+    pub fn begin(&mut self) -> anyhow::Result<(u64, u64)> {
+        self.stream.write_all(&self.request)?;
+        let (_, length, got) = self.head()?;
+        Ok((length, got))
+    }
+
+    /// Reads more of a body.
+    ///
+    /// # Errors
+    /// The connection breaks.
+    pub fn more(&mut self) -> anyhow::Result<u64> {
+        Ok(self.read(0)? as u64)
+    }
+
+    /// The client's own address.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub fn local(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.stream.local_addr()?)
     }
 
     /// Sends a request and reads the reply to its end; bytes of its head and of its body.
@@ -79,6 +140,9 @@ impl Http {
                 Ok(0) => anyhow::bail!("the server closed before the reply's end"),
                 Ok(got) => return Ok(got),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    anyhow::bail!("nothing came for {PATIENCE:?}, and the reply is not complete")
+                }
                 Err(e) => return Err(e).context("cannot read the reply"),
             }
         }
@@ -102,12 +166,14 @@ pub fn latencies(at: SocketAddr, path: &str, span: Duration) -> anyhow::Result<V
 }
 
 /// What [`closed_loop`] did.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Served {
     /// Complete replies.
     pub requests: u64,
     /// In how long.
     pub took: Duration,
+    /// Processor time of the clients, µs: they are one thread.
+    pub client_us: f64,
 }
 
 /// `clients` connections, each asking again when it is answered, for `span`. Calls `ready` when
@@ -132,7 +198,7 @@ pub fn closed_loop(
         open.push((http, head + usize::try_from(body)?, 0));
     }
     ready()?;
-    let begin = Instant::now();
+    let (before_us, begin) = (thread_cpu_us()?, Instant::now());
     for (http, ..) in &mut open {
         http.stream.write_all(&http.request)?;
     }
@@ -158,7 +224,109 @@ pub fn closed_loop(
             }
         }
     }
-    Ok(Served { requests, took: begin.elapsed() })
+    let (took, client_us) = (begin.elapsed(), thread_cpu_us()? - before_us);
+    Ok(Served { requests, took, client_us })
+}
+
+/// Processor time that the calling thread has used, µs.
+fn thread_cpu_us() -> anyhow::Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD)?;
+    let spent = usage.user_time() + usage.system_time();
+    Ok(spent.num_microseconds() as f64)
+}
+
+/// `clients` threads that each connect, ask once, and see the server close, for `span`;
+/// connections per second.
+///
+/// # Errors
+/// A reply is not right.
+pub fn connections(
+    at: SocketAddr,
+    path: &str,
+    clients: usize,
+    span: Duration,
+) -> anyhow::Result<f64> {
+    let begin = Instant::now();
+    let done = on_threads(clients, |_| {
+        let mut done = 0;
+        while begin.elapsed() < span {
+            Http::once(at, path)?;
+            done += 1;
+        }
+        Ok(done)
+    })?;
+    Ok(done.into_iter().sum::<u64>() as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// How long connecting takes, µs, one connection after the other for `span`.
+///
+/// # Errors
+/// Nobody answers.
+pub fn connect_times(at: SocketAddr, path: &str, span: Duration) -> anyhow::Result<Vec<f64>> {
+    let (mut times, begin) = (Vec::new(), Instant::now());
+    while begin.elapsed() < span {
+        let called = Instant::now();
+        let http = Http::connect_with(at, path, CLOSE)?;
+        times.push(called.elapsed().as_secs_f64() * 1e6);
+        http.last()?;
+    }
+    Ok(times)
+}
+
+/// Downloads `path` on `count` connections at once, for `span` from when all of them have had a
+/// beginning; Mbit/s of all together.
+///
+/// # Errors
+/// A reply is not right, or ends before `span` is over.
+pub fn downloads(at: SocketAddr, path: &str, count: usize, span: Duration) -> anyhow::Result<f64> {
+    let (flowing, all_flow, failed) =
+        (AtomicUsize::new(0), OnceLock::new(), AtomicBool::new(false));
+    let download = || {
+        let mut http = Http::connect(at, path)?.large();
+        let (length, mut got) = http.begin()?;
+        if flowing.fetch_add(1, Relaxed) + 1 == count {
+            let _first = all_flow.set(Instant::now()); // only one can be the last
+        }
+        let mut counted = 0;
+        // All read from the beginning on: what waits in a buffer would count as fast.
+        loop {
+            let now = http.more()?;
+            got += now;
+            ensure!(got < length, "the file is too small for this link");
+            match all_flow.get().map(Instant::elapsed) {
+                Some(since) if since >= span => return Ok(counted),
+                Some(_) => counted += now,
+                None => ensure!(!failed.load(Relaxed), "another download has failed"),
+            }
+        }
+    };
+    let counted = on_threads(count, |_| {
+        download().inspect_err(|_: &anyhow::Error| failed.store(true, Relaxed))
+    })?;
+    Ok(mbit_per_s(counted.into_iter().sum(), span))
+}
+
+/// Uploads `bytes` in equal parts on `count` connections at once; Mbit/s until the last answer.
+///
+/// # Errors
+/// An answer is not right.
+pub fn uploads(at: SocketAddr, bytes: u64, count: usize) -> anyhow::Result<f64> {
+    let (each, begin) = (bytes / count as u64, Instant::now());
+    on_threads(count, |_| upload(at, each))?;
+    Ok(mbit_per_s(each * count as u64, begin.elapsed()))
+}
+
+/// Runs `work` on so many threads of the caller's network namespace; all results, or the first
+/// error.
+fn on_threads<T: Send>(
+    count: usize,
+    work: impl Fn(usize) -> anyhow::Result<T> + Sync,
+) -> anyhow::Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || work(n))).collect();
+        threads.into_iter().map(|t| t.join().expect("a client does not panic")).collect()
+    })
 }
 
 /// Downloads `path` on a connection of its own; Mbit/s of its body.
@@ -166,8 +334,7 @@ pub fn closed_loop(
 /// # Errors
 /// The reply is not right.
 pub fn download(at: SocketAddr, path: &str) -> anyhow::Result<f64> {
-    let mut http = Http::connect(at, path)?;
-    http.buffer = vec![0; 256 << 10];
+    let mut http = Http::connect(at, path)?.large();
     let begin = Instant::now();
     let (_, body) = http.get()?;
     Ok(mbit_per_s(body, begin.elapsed()))
@@ -200,45 +367,51 @@ fn mbit_per_s(bytes: u64, took: Duration) -> f64 {
     bytes as f64 * 8e-6 / took.as_secs_f64()
 }
 
-/// A download that others look at.
-#[derive(Debug, Default)]
-pub struct Watched {
-    /// Bytes of the body so far.
-    pub bytes: AtomicU64,
-    /// Set it to end the download early.
-    pub stop: AtomicBool,
-    /// It has ended.
-    pub ended: AtomicBool,
-}
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::TcpListener;
 
-impl Watched {
-    /// Downloads `path` to its end or until told to stop; all pauses of at least 2 ms, on
-    /// [`now_ns`]'s clock.
-    ///
-    /// # Errors
-    /// The connection breaks: what Steadfast is there to prevent.
-    pub fn run(&self, at: SocketAddr, path: &str) -> anyhow::Result<Vec<Stall>> {
-        let stalls = self.read(at, path);
-        self.ended.store(true, Relaxed);
-        stalls
+    use super::*;
+
+    /// A server that answers each of `connections` connections until it is closed, the way it
+    /// was asked to; the first reply of each waits for `pause`.
+    pub(crate) fn server(connections: usize, pause: Duration) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for _ in 0..connections {
+                let (mut stream, _) = listener.accept().unwrap();
+                std::thread::spawn(move || {
+                    let (mut buffer, mut number) = ([0; 4096], 0);
+                    while let Ok(got @ 1..) = stream.read(&mut buffer) {
+                        number += 1;
+                        if number == 3 {
+                            std::thread::sleep(pause);
+                        }
+                        stream
+                            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                            .unwrap();
+                        if String::from_utf8_lossy(&buffer[..got]).contains("Connection: close") {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        at
     }
 
-    fn read(&self, at: SocketAddr, path: &str) -> anyhow::Result<Vec<Stall>> {
-        let mut http = Http::connect(at, path)?;
-        http.buffer = vec![0; 256 << 10];
-        http.stream.write_all(&http.request)?;
-        let (_, length, mut got) = http.head()?;
-        let (mut stalls, mut from_ns) = (Vec::new(), now_ns());
-        while got < length && !self.stop.load(Relaxed) {
-            got += http.read(0)? as u64;
-            let to_ns = now_ns();
-            if to_ns - from_ns >= STALL_NS {
-                stalls.push(Stall { from_ns, to_ns });
-            }
-            from_ns = to_ns;
-            self.bytes.store(got, Relaxed);
-        }
-        ensure!(got <= length, "more bytes came than the reply has");
-        Ok(stalls)
+    #[test]
+    fn connections_end_with_the_server_closing() {
+        let at = server(1_000_000, Duration::ZERO);
+        assert!(connections(at, "/", 2, Duration::from_millis(50)).unwrap() > 0.0);
+        assert!(!connect_times(at, "/", Duration::from_millis(20)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn clients_spend_processor_time() {
+        let at = server(3, Duration::ZERO);
+        let served = closed_loop(at, "/", 3, Duration::from_millis(50), || Ok(())).unwrap();
+        assert!(served.requests >= 3 && served.client_us > 0.0, "{served:?}");
     }
 }

@@ -1,31 +1,48 @@
-//! `make bench`: measures the bars, writes the raw figures and the page that shows them.
+//! `make bench`: measures the bars, writes the raw figures and the pages that show them.
 
 #![forbid(unsafe_code)]
 
+mod around;
+mod busy;
 mod cost;
 mod failover;
 mod load;
-mod page;
+mod machine;
+mod memory;
+mod paced;
+mod plan;
+mod progress;
+mod ready;
 mod record;
+mod report;
+mod response;
+mod scheme;
+mod sides;
 mod sink;
+mod stats;
 mod traffic;
 mod twin;
+mod watched;
+mod wire;
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::record::{Record, Row, Verdict};
+use crate::failover::LARGE_BYTES;
+use crate::plan::{Depth, Experiment, plan};
+use crate::progress::Progress;
+use crate::record::Record;
+use crate::scheme::Scheme;
 use crate::twin::Twin;
 
-/// The 1 GB download, and all others.
-const LARGE_BYTES: u64 = 1_000_000_000;
+/// How long a scheme's labs take to come up and to go, s.
+const LABS_S: f64 = 12.0;
 
 #[derive(Parser)]
 #[command(about = "Measures Steadfast side by side with the same server unprotected")]
@@ -35,16 +52,23 @@ struct Cli {
     /// More rows and more repetitions.
     #[arg(long)]
     full: bool,
-    /// Only rows whose name begins so; may be repeated.
+    /// Only this row, or all rows whose name begins so if none has it, and those that are
+    /// measured with them; may be repeated.
     #[arg(long, value_name = "ROW")]
     only: Vec<String>,
-    /// Where the raw figures go.
+    /// Measure nothing: say which rows there are, and how long they take.
+    #[arg(long)]
+    list: bool,
+    /// Where the raw figures and the report go.
     #[arg(long, value_name = "FOLDER", default_value = "bench/out")]
     out: PathBuf,
-    /// The page to write.
+    /// The page of tables to write.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Measure nothing: write the page from an earlier run's figures.
+    /// A copy of the report.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Measure nothing: write the pages from an earlier run's figures.
     #[arg(long, value_name = "JSON")]
     from: Option<PathBuf>,
 }
@@ -70,6 +94,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Some(What::Sink { at }) = cli.command {
         return sink::serve(at);
     }
+    let plans = chosen(&cli)?;
+    if cli.list {
+        list(&plans);
+        return Ok(());
+    }
     let record = match &cli.from {
         Some(path) => {
             let text = fs::read_to_string(path)
@@ -77,96 +106,168 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             serde_json::from_str(&text)
                 .with_context(|| format!("{} holds no figures", path.display()))?
         }
-        None => measure(&cli)?,
+        None => measure(&cli, &plans)?,
     };
-    if let Some(path) = &cli.page {
-        write(path, &page::page(&record))?;
-        eprintln!("Written: {}", path.display());
+    let html = report::html::page(&record)?;
+    fs::create_dir_all(&cli.out).with_context(|| format!("cannot make {}", cli.out.display()))?;
+    write(&cli.out.join("report.html"), &html)?;
+    if let Some(path) = &cli.report {
+        ensure!(
+            html.len() < report::html::MOST_BYTES,
+            "the report has {} bytes, more than belong into a repository: {} is left as it was",
+            html.len(),
+            path.display()
+        );
+        write(path, &html)?;
     }
+    if let Some(path) = &cli.page {
+        write(path, &report::markdown::page(&record))?;
+    }
+    let failed: Vec<_> = record.failed().iter().map(|row| row.head.id.as_str()).collect();
+    ensure!(failed.is_empty(), "these rows could not be measured: {}", failed.join(", "));
     Ok(())
 }
 
-fn measure(cli: &Cli) -> anyhow::Result<Record> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // 10,000 connections here, and as many in the servers, which inherit the limit.
-    anyhow::ensure!(hard >= 12_000, "only {hard} files may be open: raise the limit (ulimit -Hn)");
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("cannot open many files")?;
+/// What is asked for, of each scheme.
+type Plans = Vec<(Scheme, Vec<Experiment>)>;
+
+fn chosen(cli: &Cli) -> anyhow::Result<Plans> {
+    let depth = if cli.full { Depth::Full } else { Depth::Quick };
+    let mut plans: Plans = Scheme::ALL.map(|scheme| (scheme, plan(scheme, depth))).into();
+    let ids: Vec<_> = plans.iter().flat_map(|(_, plan)| ids(plan)).map(str::to_owned).collect();
+    let named = |id: &str, only: &String| match ids.contains(only) {
+        true => id == only,
+        false => id.starts_with(only.as_str()),
+    };
+    let wanted = |e: &Experiment| {
+        let any = |only| e.heads.iter().any(|head| named(&head.id, only));
+        cli.only.is_empty() || cli.only.iter().any(any)
+    };
+    plans.iter_mut().for_each(|(_, plan)| plan.retain(wanted));
+    plans.retain(|(_, plan)| !plan.is_empty());
+    let hint = if cli.full { "" } else { ", or it needs FULL=1" };
+    ensure!(
+        !plans.is_empty(),
+        "no row begins with {}{hint}: \"bench --list\" says which there are",
+        cli.only.join(" or ")
+    );
+    Ok(plans)
+}
+
+fn ids(plan: &[Experiment]) -> impl Iterator<Item = &str> {
+    plan.iter().flat_map(|e| &e.heads).map(|head| head.id.as_str())
+}
+
+fn estimate_s(plans: &Plans) -> f64 {
+    let of = |(_, e): &(Scheme, Vec<Experiment>)| {
+        LABS_S + e.iter().map(Experiment::estimate_s).sum::<f64>()
+    };
+    plans.iter().map(of).sum()
+}
+
+fn list(plans: &Plans) {
+    for head in plans.iter().flat_map(|(_, plan)| plan).flat_map(|e| &e.heads) {
+        println!("{:<24} {}", head.id, head.title);
+    }
+    println!("\nabout {:.0} minutes", (estimate_s(plans) / 60.0).ceil());
+}
+
+fn measure(cli: &Cli, plans: &Plans) -> anyhow::Result<Record> {
+    ready::check()?;
     let (begin, time) = (Instant::now(), SystemTime::now());
     let time = humantime::format_rfc3339_seconds(time).to_string();
-    let load_before = load()?;
-    eprintln!("Bringing up a protected pair and an unprotected server…");
-    let twin = Twin::up(LARGE_BYTES, traffic::BULK, traffic::BULK_BYTES)?;
-    let wanted =
-        |id: &str| cli.only.is_empty() || cli.only.iter().any(|o| id.starts_with(o.as_str()));
-    let mut rows = traffic::rows(&twin, cli.full, &wanted);
-    rows.extend(failover::rows(&twin, cli.full, &wanted));
-    drop(twin);
-    let mut command = "make bench".to_owned();
-    if cli.full {
-        command += " FULL=1";
+    let load_before = machine::load()?;
+    if load_before > 0.5 {
+        eprintln!(
+            "The machine is busy (load {load_before:.1}): what it does else is in the figures."
+        );
     }
-    for only in &cli.only {
-        command += &format!(" ONLY={only}");
+    let progress = Progress::new(estimate_s(plans));
+    let (mut rows, mut graphs) = (Vec::new(), Vec::new());
+    for (scheme, experiments) in plans {
+        let name = scheme.name();
+        progress.begin(&format!("bringing up a pair with {name} and an unprotected server"));
+        let twin = Twin::up(LARGE_BYTES)?;
+        progress.done(LABS_S);
+        for experiment in experiments {
+            let (new_rows, new_graphs) = experiment.run(&twin, &progress);
+            rows.extend(new_rows);
+            graphs.extend(new_graphs);
+        }
     }
+    progress.finish();
     let record = Record {
         time: time.clone(),
-        command,
-        commit: commit()?,
-        kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
-        machine: machine()?,
-        load: [load_before, load()?],
+        command: command(cli.full, &cli.only),
+        commit: machine::commit()?,
+        kernel: machine::kernel()?,
+        machine: machine::machine()?,
+        load: [load_before, machine::load()?],
         took_s: begin.elapsed().as_secs_f64(),
         rows,
+        graphs,
     };
     let path = cli.out.join(format!("{}.json", time.replace(':', "-")));
     fs::create_dir_all(&cli.out).with_context(|| format!("cannot make {}", cli.out.display()))?;
     write(&path, &(serde_json::to_string_pretty(&record)? + "\n"))?;
-    eprintln!("Raw figures: {}", path.display());
     Ok(record)
 }
 
-/// One line for a person who watches.
-pub(crate) fn say(row: &Row) {
-    let figure = row.figure().map_or("–".to_owned(), |f| format!("{f:.3}"));
-    let verdict = match (row.verdict(), &row.samples) {
-        (Verdict::Failed, record::Samples::Failed(why)) => format!("not measured: {why}"),
-        (verdict, _) => format!("{verdict:?}"),
-    };
-    eprintln!("{:<16} {figure:>10}  {verdict}  ({}, {:?})", row.id, row.unit, row.bar);
+/// The command that measures these rows.
+pub(crate) fn command(full: bool, only: &[String]) -> String {
+    let mut command = "make bench".to_owned();
+    if full {
+        command += " FULL=1";
+    }
+    match only {
+        [] => {}
+        [only] => command += &format!(" ONLY={only}"),
+        several => command += &format!(" ONLY=\"{}\"", several.join(" ")),
+    }
+    command
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("Written: {}", path.display());
+    Ok(())
 }
 
-/// Processes that ran or were ready, mean of the last minute.
-fn load() -> anyhow::Result<f64> {
-    let text = fs::read_to_string("/proc/loadavg")?;
-    let first = text.split(' ').next().context("/proc/loadavg is empty")?;
-    Ok(first.parse()?)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn machine() -> anyhow::Result<String> {
-    let cpus = fs::read_to_string("/proc/cpuinfo")?;
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name"));
-    let model = model.map_or("unknown processor", |m| m.trim_start_matches([' ', '\t', ':']));
-    let count = std::thread::available_parallelism()?;
-    let memory = fs::read_to_string("/proc/meminfo")?;
-    let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib: f64 = kib.and_then(|k| k.split_whitespace().next()?.parse().ok()).unwrap_or(0.0);
-    Ok(format!("{count} × {model}, {:.0} GiB", kib / (1 << 20) as f64))
-}
+    fn chosen_ids(words: &[&str]) -> Vec<String> {
+        let cli = Cli::parse_from([&["bench"], words].concat());
+        let plans = chosen(&cli).unwrap_or_default();
+        plans.iter().flat_map(|(_, plan)| ids(plan)).map(str::to_owned).collect()
+    }
 
-fn commit() -> anyhow::Result<String> {
-    let git = |args: &[&str]| -> anyhow::Result<String> {
-        let output = Command::new("git").args(args).output().context("cannot run git")?;
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let head = git(&["rev-parse", "--short", "HEAD"])?;
-    let changed = !git(&["status", "--porcelain", "--", "crates", "Cargo.lock"])?.is_empty();
-    Ok(format!(
-        "{}{}",
-        if head.is_empty() { "unknown" } else { &head },
-        if changed { "+" } else { "" }
-    ))
+    #[test]
+    fn every_row_is_chosen_by_its_command() {
+        for id in chosen_ids(&["--full"]) {
+            let chosen = chosen_ids(&["--full", "--only", &id]);
+            assert!(chosen.contains(&id), "{id}: {chosen:?}");
+            assert!(
+                chosen.len() <= 6,
+                "{id} brings more than what is measured with it: {chosen:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn rows_are_chosen_by_name_or_by_its_beginning() {
+        assert_eq!(chosen_ids(&["--full", "--only", "catch-up"]), ["catch-up"]);
+        assert_eq!(chosen_ids(&["--full", "--only", "catch-"]).len(), 5);
+        assert_eq!(chosen_ids(&["--only", "takeover-1", "--only", "memory-active"]).len(), 8);
+        let cli = Cli::parse_from(["bench", "--only", "clients-"]);
+        let error = chosen(&cli).err().unwrap().to_string();
+        assert!(error.contains("FULL=1"), "{error}");
+    }
+
+    #[test]
+    fn a_command_is_as_one_would_type_it() {
+        assert_eq!(command(true, &["a".into()]), "make bench FULL=1 ONLY=a");
+        assert_eq!(command(false, &["a".into(), "b".into()]), "make bench ONLY=\"a b\"");
+    }
 }

@@ -8,7 +8,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One run of the benchmark. The page is made from this and nothing else.
+use crate::scheme::Scheme;
+use crate::stats::{Spread, percentile};
+
+/// One run of the benchmark. The pages are made from this and nothing else.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// When it began, RFC 3339.
@@ -27,23 +30,82 @@ pub struct Record {
     pub took_s: f64,
     /// The rows, in order.
     pub rows: Vec<Row>,
+    /// What single runs looked like.
+    pub graphs: Vec<Graph>,
 }
 
-/// One bar, or one figure without a bar.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
+/// What a row is about; known before it is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Head {
     /// Its name for `--only`.
     pub id: String,
+    /// Whose row it is.
+    pub scheme: Scheme,
+    /// The table it stands in.
+    pub section: Section,
     /// What is measured.
     pub title: String,
     /// Unit of the samples.
     pub unit: String,
     /// What it should be.
     pub bar: Bar,
+    /// The curve that it is a point of.
+    pub point: Option<Point>,
+}
+
+/// One bar, or one figure without a bar.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// What it is about.
+    #[serde(flatten)]
+    pub head: Head,
     /// What it is.
     pub samples: Samples,
-    /// Whatever else was seen, for people who look into the JSON.
+    /// Whatever else was seen, for people who look into the JSON. Rows that are measured
+    /// together have it once, in the first of them.
     pub more: Map<String, Value>,
+}
+
+/// The tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Section {
+    /// Large transfers.
+    Bulk,
+    /// Requests and their replies.
+    Requests,
+    /// Connections that begin and end, many at a time.
+    Connections,
+    /// Processor time and memory.
+    Cost,
+    /// Hosts die.
+    Failover,
+}
+
+impl Section {
+    /// In the order of the report.
+    pub const ALL: [Section; 5] =
+        [Section::Bulk, Section::Requests, Section::Connections, Section::Cost, Section::Failover];
+
+    /// Its heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Section::Bulk => "Bulk transfers",
+            Section::Requests => "Requests",
+            Section::Connections => "Connections",
+            Section::Cost => "Processor time and memory",
+            Section::Failover => "Failover",
+        }
+    }
+}
+
+/// Where on which curve a row lies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The curve.
+    pub curve: String,
+    /// Clients, connections, bytes: the curve says what.
+    pub x: f64,
 }
 
 /// What a row should be.
@@ -80,6 +142,43 @@ pub enum Samples {
     Failed(String),
 }
 
+/// Lines in a coordinate system, drawn as they are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Graph {
+    /// The row that it belongs to.
+    pub row: String,
+    /// What it shows.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: String,
+    /// The vertical axis.
+    pub y: String,
+    /// Whether the horizontal axis is logarithmic.
+    pub log_x: bool,
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// Instants on the horizontal axis.
+    pub marks: Vec<Mark>,
+}
+
+/// A line of a graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// What it stands for.
+    pub name: String,
+    /// From left to right.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// A vertical mark.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Where.
+    pub x: f64,
+    /// What happened.
+    pub name: String,
+}
+
 /// What a row says about its bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
@@ -92,48 +191,12 @@ pub enum Verdict {
         /// What the median alone would say.
         met: bool,
     },
-    /// There is no bar.
+    /// There is no bar, and the two sides differ, or there is only one.
     Reported,
+    /// There is no bar, and the noise is larger than the difference between the sides.
+    Alike,
     /// There is no measurement.
     Failed,
-}
-
-/// Median and quartiles, and the extremes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// Smallest.
-    pub min: f64,
-    /// A quarter is smaller.
-    pub q1: f64,
-    /// Half is smaller.
-    pub median: f64,
-    /// A quarter is larger.
-    pub q3: f64,
-    /// Largest.
-    pub max: f64,
-}
-
-impl Spread {
-    /// Of at least one value.
-    pub fn of(values: &[f64]) -> Spread {
-        let at = |percent| percentile(values, percent);
-        Spread { min: at(0.0), q1: at(25.0), median: at(50.0), q3: at(75.0), max: at(100.0) }
-    }
-}
-
-/// The smallest value that at least `percent` of all do not exceed (nearest rank); the mean of
-/// the middle two for the median of an even number.
-pub fn percentile(values: &[f64], percent: f64) -> f64 {
-    assert!(!values.is_empty(), "nothing was measured");
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let n = sorted.len();
-    if percent == 50.0 && n.is_multiple_of(2) {
-        return f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]);
-    }
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to n
-    let rank = (percent / 100.0 * n as f64).ceil() as usize;
-    sorted[rank.clamp(1, n) - 1]
 }
 
 impl Samples {
@@ -163,44 +226,72 @@ impl Row {
     /// What it says about the bar.
     pub fn verdict(&self) -> Verdict {
         let Some(figure) = self.figure() else { return Verdict::Failed };
-        let (worse_by, bar) = match self.bar {
+        let open = |value| match self.samples {
+            Samples::Pairs { .. } => Spread::of(&self.samples.judged()).leaves_open(value),
+            _ => false,
+        };
+        let (worse_by, bar) = match self.head.bar {
             Bar::AtLeast(bar) => (bar - figure, bar),
             Bar::AtMost(bar) => (figure - bar, bar),
+            Bar::Beside if open(1.0) => return Verdict::Alike,
             Bar::Beside => return Verdict::Reported,
         };
         let met = worse_by <= 0.0;
-        if let Samples::Pairs { .. } = self.samples {
-            let spread = Spread::of(&self.samples.judged());
-            if spread.q1 < bar && bar < spread.q3 {
-                return Verdict::Noise { met };
+        match () {
+            () if open(bar) => Verdict::Noise { met },
+            () if met => Verdict::Met,
+            () => Verdict::Missed(worse_by),
+        }
+    }
+}
+
+impl Record {
+    /// The row of that name.
+    pub fn row(&self, id: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.head.id == id)
+    }
+
+    /// The names of all curves, in order.
+    pub fn curves(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            let Some(point) = &row.head.point else { continue };
+            if !names.contains(&point.curve.as_str()) {
+                names.push(&point.curve);
             }
         }
-        if met { Verdict::Met } else { Verdict::Missed(worse_by) }
+        names
+    }
+
+    /// The rows that could not be measured.
+    pub fn failed(&self) -> Vec<&Row> {
+        self.rows.iter().filter(|row| row.verdict() == Verdict::Failed).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
+    pub(crate) fn head(id: &str, bar: Bar) -> Head {
+        Head {
+            id: id.into(),
+            scheme: Scheme::Track,
+            section: Section::Requests,
+            title: format!("the row {id}"),
+            unit: "ms".into(),
+            bar,
+            point: None,
+        }
+    }
+
     fn verdict(bar: Bar, samples: Samples) -> Verdict {
-        let (id, title, unit) = ("x".into(), "x".into(), "x".into());
-        Row { id, title, unit, bar, samples, more: Map::new() }.verdict()
+        Row { head: head("x", bar), samples, more: Map::new() }.verdict()
     }
 
     fn pairs(protected: &[f64]) -> Samples {
         let bare = vec![100.0; protected.len()];
         Samples::Pairs { protected: protected.to_vec(), bare }
-    }
-
-    #[test]
-    fn percentiles_are_values_that_occurred() {
-        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        assert_eq!(percentile(&hundred, 99.0), 99.0);
-        assert_eq!(percentile(&hundred, 50.0), 50.5);
-        assert_eq!(percentile(&[3.0, 1.0, 2.0], 50.0), 2.0);
-        assert_eq!((percentile(&[4.0], 0.0), percentile(&[4.0], 100.0)), (4.0, 4.0));
-        assert_eq!(percentile(&[1.0; 20], 99.0), 1.0);
     }
 
     #[test]
@@ -213,6 +304,14 @@ mod tests {
         let bad = pairs(&[90.0, 90.0, 90.0]);
         let Verdict::Missed(by) = verdict(Bar::AtLeast(0.99), bad) else { panic!("not missed") };
         assert!((by - 0.09).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_a_bar_the_sides_differ_or_they_do_not() {
+        assert_eq!(verdict(Bar::Beside, pairs(&[90.0, 99.0, 103.0, 120.0])), Verdict::Alike);
+        assert_eq!(verdict(Bar::Beside, pairs(&[80.0, 81.0, 82.0, 83.0])), Verdict::Reported);
+        let alone = Samples::Alone { values: vec![0.5, 1.0, 1.5, 2.0], percentile: 50 };
+        assert_eq!(verdict(Bar::Beside, alone), Verdict::Reported);
     }
 
     #[test]

@@ -1,242 +1,172 @@
-//! The bars of normal operation: interleaved pairs of runs, protected and unprotected.
+//! The bars of normal operation: bulk transfers, and small requests with what they cost.
 
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-
-use crate::cost::cpu_us;
+use crate::cost::{cpu_us, sleeps};
 use crate::load::{closed_loop, download, latencies, upload};
-use crate::record::{Bar, Row, Samples, percentile};
-use crate::twin::{SMALL, Side, Twin};
+use crate::plan::{Depth, Experiment, head};
+use crate::record::{Bar, Head, Section};
+use crate::scheme::Scheme;
+use crate::sides::{Column, Mbit, Sides};
+use crate::stats::percentile;
+use crate::twin::{BULKS, Bulk, SMALL, Side, Twin};
 
-/// One pair's half: the figures of the rows that are measured together, in their order.
-type Figures = Vec<f64>;
-
-/// A bulk row.
-struct Bulk {
-    id: &'static str,
-    title: &'static str,
-    inward: bool,
-    service: Option<u64>,
-    cluster: Option<u64>,
-    bytes: u64,
-    bar: Bar,
-    /// Only when everything is asked for.
-    full: bool,
-}
-
-const MB: u64 = 1_000_000;
-/// Path of the file that bulk rows download.
-pub const BULK: &str = "/bulk.bin";
-/// Its size: a second at 1 Gbit/s.
-pub const BULK_BYTES: u64 = 120 * MB;
-
-const fn inward(
-    id: &'static str,
-    title: &'static str,
-    service: u64,
-    cluster: u64,
-    bytes: u64,
-    bar: Bar,
-    full: bool,
-) -> Bulk {
-    Bulk {
-        id,
-        title,
-        inward: true,
-        service: Some(service),
-        cluster: Some(cluster),
-        bytes,
-        bar,
-        full,
-    }
-}
-
-const BULKS: [Bulk; 8] = [
-    Bulk {
-        id: "out-1000",
-        title: "bulk out, service link 1 Gbit/s",
-        inward: false,
-        service: Some(1000),
-        cluster: Some(1000),
-        bytes: BULK_BYTES,
-        bar: Bar::AtLeast(0.99),
-        full: false,
-    },
-    inward(
-        "in-100-100",
-        "bulk in, service:cluster 100:100 Mbit/s",
-        100,
-        100,
-        10 * MB,
-        Bar::AtLeast(0.99),
-        false,
-    ),
-    inward("in-1000-1000", "bulk in, 1000:1000", 1000, 1000, 100 * MB, Bar::AtLeast(0.97), false),
-    inward("in-10-10", "bulk in, 10:10", 10, 10, 2 * MB, Bar::Beside, true),
-    inward("in-10-100", "bulk in, 10:100", 10, 100, 2 * MB, Bar::Beside, true),
-    inward("in-100-1000", "bulk in, 100:1000", 100, 1000, 10 * MB, Bar::Beside, true),
-    Bulk {
-        id: "out-unshaped",
-        title: "bulk out, unshaped (bound by the processor)",
-        inward: false,
-        service: None,
-        cluster: None,
-        bytes: BULK_BYTES,
-        bar: Bar::Beside,
-        full: false,
-    },
-    Bulk {
-        id: "in-unshaped",
-        title: "bulk in, unshaped (bound by the processor)",
-        inward: true,
-        service: None,
-        cluster: None,
-        bytes: 100 * MB,
-        bar: Bar::Beside,
-        full: false,
-    },
-];
-
-/// All rows of normal operation that `wanted` picks.
-pub fn rows(twin: &Twin, full: bool, wanted: &dyn Fn(&str) -> bool) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for bulk in BULKS.iter().filter(|b| (full || !b.full) && wanted(b.id)) {
-        rows.extend(bulk_row(twin, bulk, if full { 15 } else { 7 }));
-    }
+/// All of them.
+pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
+    let bulk = LINKS.iter().flat_map(|links| {
+        [false, true].into_iter().filter_map(move |inward| bulk(scheme, depth, *links, inward))
+    });
     // At 100 Mbit/s the link is the bound, at 1 Gbit/s on a small machine its processors.
-    let links = [("", "1 Gbit/s", Some(1000)), ("-100", "100 Mbit/s", Some(100))];
-    for (suffix, at, link) in links.into_iter().chain([("-unshaped", "unshaped", None)]) {
-        let bar = |bar| if link == Some(1000) { bar } else { Bar::Beside };
-        let id = format!("small-p50{suffix}");
-        if wanted(&id) {
-            let heads = [Head {
-                id: &id,
-                title: &format!("1 KiB request, 1 client, p50, {at}"),
-                unit: "µs",
-                bar: bar(Bar::AtMost(1.10)),
-            }];
-            rows.extend(interleave(twin, &heads, link, link, if full { 30 } else { 15 }, |side| {
-                one_client(twin, side)
-            }));
-        }
-        let ids = [format!("small-50{suffix}"), format!("cpu{suffix}")];
-        if ids.iter().any(|id| wanted(id)) {
-            let heads = [
-                Head {
-                    id: &ids[0],
-                    title: &format!("1 KiB requests, 50 keep-alive clients, throughput, {at}"),
-                    unit: "requests/s",
-                    bar: bar(Bar::AtLeast(0.95)),
-                },
-                Head {
-                    id: &ids[1],
-                    title: &format!("processor time of the primary per request, {at}"),
-                    unit: "µs",
-                    bar: bar(Bar::AtMost(1.03)),
-                },
-            ];
-            rows.extend(interleave(twin, &heads, link, link, if full { 30 } else { 15 }, |side| {
-                fifty_clients(twin, side)
-            }));
-        }
-    }
-    rows
+    let small = [(Some(1000), ""), (Some(100), "-100"), (None, "-unshaped")]
+        .into_iter()
+        .flat_map(|(link, suffix)| small(scheme, depth, link, suffix));
+    bulk.chain(small).chain([beside_a_detour(scheme, depth)]).collect()
 }
 
-fn bulk_row(twin: &Twin, bulk: &Bulk, repetitions: usize) -> Vec<Row> {
-    let head = Head { id: bulk.id, title: bulk.title, unit: "Mbit/s", bar: bulk.bar };
-    interleave(twin, &[head], bulk.service, bulk.cluster, repetitions, |side| {
-        let (at, client) = (twin.at(side, bulk.inward), twin.client(side)?);
-        let rate = client.in_netns(|| match bulk.inward {
-            true => upload(at, bulk.bytes),
-            false => download(at, BULK),
-        })??;
-        Ok(vec![rate])
+/// Where the machine's processors are the bound, the row above compares the work of all hosts, and
+/// a protected request crosses the network once more. How much is that hop, and how much
+/// Steadfast? Here the unprotected requests cross it too.
+fn beside_a_detour(scheme: Scheme, depth: Depth) -> Experiment {
+    let title = "1 KiB requests, 50 keep-alive clients, 1 Gbit/s, compared with a second host that \
+                 only forwards";
+    let id = "small-50-detour".to_owned();
+    let head = head(scheme, id, Section::Requests, title.to_owned(), "requests/s", Bar::Beside);
+    let link = Some(1000);
+    let sides = Sides {
+        columns: vec![Column::Both(head)],
+        service: link,
+        cluster: link,
+        repetitions: if depth == Depth::Full { 30 } else { 15 },
+        run_s: 0.75,
+    };
+    sides.experiment(|twin, side| {
+        let _detour = (side == Side::Bare).then(|| twin.detour()).transpose()?;
+        let mut figures = fifty_clients(twin, side)?;
+        figures.truncate(1);
+        Ok(figures)
     })
 }
 
-fn one_client(twin: &Twin, side: Side) -> anyhow::Result<Figures> {
-    let (at, span) = (twin.at(side, false), Duration::from_millis(300));
-    let times = twin.client(side)?.in_netns(|| latencies(at, SMALL, span))??;
-    Ok(vec![percentile(&times, 50.0)])
+/// Rates of the service and the cluster link, Mbit/s.
+type Links = [Mbit; 2];
+
+/// The pairs of the bulk rows.
+const LINKS: [Links; 6] = [
+    [Some(10), Some(10)],
+    [Some(10), Some(100)],
+    [Some(100), Some(100)],
+    [Some(100), Some(1000)],
+    [Some(1000), Some(1000)],
+    [None, None],
+];
+
+fn bulk(scheme: Scheme, depth: Depth, links: Links, inward: bool) -> Option<Experiment> {
+    let (bars, way) = (scheme.bars(), if inward { "in" } else { "out" });
+    let bar = match (inward, links) {
+        (true, [Some(100), Some(100)]) => bars.bulk_in_100,
+        (true, [Some(1000), _]) => bars.bulk_in_1000,
+        (false, [Some(1000), _]) => bars.bulk_out,
+        _ => Bar::Beside,
+    };
+    let quick = bar != Bar::Beside || links == [None, None];
+    if depth == Depth::Quick && !quick {
+        return None;
+    }
+    let file = match links[0] {
+        Some(10) => &BULKS[0],
+        Some(100) => &BULKS[1],
+        _ => &BULKS[2],
+    };
+    let (id, title) = match links {
+        [Some(service), Some(cluster)] => (
+            format!("{way}-{service}-{cluster}"),
+            format!("bulk {way}, service:cluster {service}:{cluster} Mbit/s"),
+        ),
+        _ => (format!("{way}-unshaped"), format!("bulk {way}, unshaped (bound by the processor)")),
+    };
+    let head = head(scheme, id, Section::Bulk, title, "Mbit/s", bar);
+    let sides = Sides {
+        columns: vec![Column::Both(head)],
+        service: links[0],
+        cluster: links[1],
+        repetitions: match (depth, bar) {
+            (Depth::Full, Bar::AtLeast(_) | Bar::AtMost(_)) => 15,
+            _ => 7,
+        },
+        run_s: file.bytes as f64 * 8e-6 / links[0].unwrap_or(5_000) as f64 + 0.1,
+    };
+    Some(sides.experiment(move |twin, side| bulk_run(twin, side, inward, file)))
 }
 
-fn fifty_clients(twin: &Twin, side: Side) -> anyhow::Result<Figures> {
+fn bulk_run(twin: &Twin, side: Side, inward: bool, file: &Bulk) -> anyhow::Result<Vec<f64>> {
+    let at = twin.at(side, inward);
+    let rate = twin.client(side)?.in_netns(|| match inward {
+        true => upload(at, file.bytes),
+        false => download(at, file.path),
+    })??;
+    Ok(vec![rate])
+}
+
+fn small(scheme: Scheme, depth: Depth, link: Mbit, suffix: &str) -> [Experiment; 2] {
+    let at = link.map_or("unshaped".to_owned(), |mbit| match mbit {
+        1000 => "1 Gbit/s".to_owned(),
+        mbit => format!("{mbit} Mbit/s"),
+    });
+    let (bars, judged) = (scheme.bars(), link == Some(1000));
+    let bar = |bar| if judged { bar } else { Bar::Beside };
+    let row = |id: &str, section, title: &str, unit: &str, bar| -> Head {
+        head(scheme, format!("{id}{suffix}"), section, format!("{title}, {at}"), unit, bar)
+    };
+    let repetitions = if depth == Depth::Full { 30 } else { 15 };
+    let sides =
+        |columns, run_s| Sides { columns, service: link, cluster: link, repetitions, run_s };
+    let (requests, cost) = (Section::Requests, Section::Cost);
+    let one = vec![
+        row("small-p50", requests, "1 KiB request, 1 client, p50", "µs", bar(bars.small_p50)),
+        row("small-p99", requests, "1 KiB request, 1 client, p99", "µs", Bar::Beside),
+    ];
+    let title = "1 KiB requests, 50 keep-alive clients, throughput";
+    let of = |host: &str| format!("processor time of the {host} per request");
+    let fifty = vec![
+        Column::Both(row("small-50", requests, title, "requests/s", bar(bars.small_50))),
+        Column::Both(row("cpu", cost, &of("primary"), "µs", bar(bars.primary_cpu))),
+        Column::Both(row("cpu-client", cost, &of("clients"), "µs", Bar::Beside)),
+        Column::Both(row("cpu-nodes", cost, &of("primary and the backup"), "µs", Bar::Beside)),
+        Column::Protected(row("cpu-backup", cost, &of("backup"), "µs", Bar::Beside)),
+        Column::Both(row(
+            "sleeps",
+            cost,
+            "how often the server slept per request",
+            "",
+            Bar::Beside,
+        )),
+    ];
+    [
+        sides(one.into_iter().map(Column::Both).collect(), 0.32).experiment(one_client),
+        sides(fifty, 0.75).experiment(fifty_clients),
+    ]
+}
+
+fn one_client(twin: &Twin, side: Side) -> anyhow::Result<Vec<f64>> {
+    let (at, span) = (twin.at(side, false), Duration::from_millis(300));
+    let times = twin.client(side)?.in_netns(|| latencies(at, SMALL, span))??;
+    Ok(vec![percentile(&times, 50.0), percentile(&times, 99.0)])
+}
+
+fn fifty_clients(twin: &Twin, side: Side) -> anyhow::Result<Vec<f64>> {
     let (at, span) = (twin.at(side, false), Duration::from_millis(700));
-    let (client, server) = (twin.client(side)?, twin.server(side)?);
-    let mut before = 0.0;
+    let (client, server, backup) = (twin.client(side)?, twin.server(side)?, twin.backup(side)?);
+    let spent = || anyhow::Ok([cpu_us(server)?, cpu_us(backup)?, sleeps(server)?]);
+    let mut before = [0.0; 3];
     let served = client.in_netns(|| {
         closed_loop(at, SMALL, 50, span, || {
-            before = cpu_us(server)?;
+            before = spent()?;
             Ok(())
         })
     })??;
-    let spent = cpu_us(server)? - before;
+    let after = spent()?;
     let requests = served.requests as f64;
-    Ok(vec![requests / served.took.as_secs_f64(), spent / requests])
-}
-
-/// What a row is about.
-struct Head<'a> {
-    id: &'a str,
-    title: &'a str,
-    unit: &'a str,
-    bar: Bar,
-}
-
-/// Shapes both labs and runs `measure` on either side in turn: one unrecorded round first, then
-/// A B, B A, A B, …, so that neither side always follows the other.
-fn interleave(
-    twin: &Twin,
-    heads: &[Head],
-    service: Option<u64>,
-    cluster: Option<u64>,
-    repetitions: usize,
-    mut measure: impl FnMut(Side) -> anyhow::Result<Figures>,
-) -> Vec<Row> {
-    let mut run = || -> anyhow::Result<[Vec<Figures>; 2]> {
-        twin.shape(service, cluster)?;
-        let mut figures = [Vec::new(), Vec::new()];
-        for repetition in 0..=repetitions {
-            let mut order = [Side::Protected, Side::Bare];
-            if repetition % 2 == 1 {
-                order.reverse();
-            }
-            for side in order {
-                let got = measure(side)?;
-                if repetition > 0 {
-                    figures[usize::from(side == Side::Bare)].push(got);
-                }
-            }
-        }
-        Ok(figures)
-    };
-    let result = run();
-    let samples = |column: usize| match &result {
-        Ok(figures) => {
-            let [protected, bare] =
-                [0, 1].map(|side: usize| figures[side].iter().map(|f| f[column]).collect());
-            Samples::Pairs { protected, bare }
-        }
-        Err(e) => Samples::Failed(format!("{e:#}")),
-    };
-    let shaping = |mbit: Option<u64>| mbit.map_or(Value::Null, Value::from);
-    let more = Map::from_iter([
-        ("service_mbit".to_owned(), shaping(service)),
-        ("cluster_mbit".to_owned(), shaping(cluster)),
-    ]);
-    heads
-        .iter()
-        .enumerate()
-        .map(|(column, head)| Row {
-            id: head.id.to_owned(),
-            title: head.title.to_owned(),
-            unit: head.unit.to_owned(),
-            bar: head.bar,
-            samples: samples(column),
-            more: more.clone(),
-        })
-        .inspect(crate::say)
-        .collect()
+    let [server, backup, sleeps] = [0, 1, 2].map(|i| (after[i] - before[i]) / requests);
+    let rate = requests / served.took.as_secs_f64();
+    Ok(vec![rate, server, served.client_us / requests, server + backup, backup, sleeps])
 }

@@ -15,23 +15,31 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, Service, Spec, other};
 use demo::server::{Place, Server};
 use demo::site::Site;
 use lab::{Host, Lab, Link, Rate};
 
+use crate::busy::REPLIES_KIB;
+
 /// Port of the server that counts what it is sent.
 pub const SINK_PORT: u16 = 9000;
-/// Path of the file of [`SMALL_BYTES`], as a client asks for it.
-pub const SMALL: &str = "/1k.bin";
-/// Its size.
-pub const SMALL_BYTES: usize = 1024;
+/// Path of the smallest reply: 1 KiB.
+pub const SMALL: &str = "/reply-1k.bin";
+/// The files of bulk rows: about a second at 10, 100 and 1,000 Mbit/s.
+pub const BULKS: [Bulk; 3] = [
+    Bulk { path: "/bulk-10.bin", bytes: 2_000_000 },
+    Bulk { path: "/bulk-100.bin", bytes: 10_000_000 },
+    Bulk { path: "/bulk-1000.bin", bytes: 120_000_000 },
+];
 /// Silence after which a node suspects its peer: the product's default.
 pub const DETECTION_MS: u32 = 100;
 /// What one flow's clients may send; the default would end a 1 Gbit/s upload after half a
@@ -39,6 +47,15 @@ pub const DETECTION_MS: u32 = 100;
 const FLOW_BUDGET_MIB: u32 = 600;
 /// Servers start, nodes find each other, addresses move.
 const SETTLE_WITHIN: Duration = Duration::from_secs(20);
+
+/// A file to download, or as many bytes to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk {
+    /// Its path, as a client asks for it.
+    pub path: &'static str,
+    /// Its size.
+    pub bytes: u64,
+}
 
 /// Both.
 pub struct Twin {
@@ -57,13 +74,12 @@ pub enum Side {
 }
 
 impl Twin {
-    /// Brings both up, unshaped. Their large files have `size` bytes; `bulk` begins like them and
-    /// has `bulk_bytes`.
+    /// Brings both up, unshaped. Their large files have `size` bytes.
     ///
     /// # Errors
     /// Whatever is in the way.
-    pub fn up(size: u64, bulk: &str, bulk_bytes: u64) -> anyhow::Result<Twin> {
-        let bare = bare_lab(size, (bulk, bulk_bytes)).context("the unprotected lab")?;
+    pub fn up(size: u64) -> anyhow::Result<Twin> {
+        let bare = bare_lab(size).context("the unprotected lab")?;
         let pair = Pair::up(&Spec {
             binary: None,
             rate_mbit: None,
@@ -76,7 +92,7 @@ impl Twin {
             artifacts: std::env::temp_dir().join(format!("steadfast-bench-{}", std::process::id())),
         })
         .context("the protected pair")?;
-        add_files(&pair.site, (bulk, bulk_bytes))?;
+        add_files(&pair.site)?;
         let twin = Twin { pair, bare };
         twin.settle()?;
         wait_for("the unprotected servers listen", || {
@@ -135,6 +151,63 @@ impl Twin {
         Ok(self.lab(side).host(name)?)
     }
 
+    /// The host that backs the server up; unprotected, it has nothing to do.
+    ///
+    /// # Errors
+    /// There is no primary.
+    pub fn backup(&self, side: Side) -> anyhow::Result<&Host> {
+        let primary = if side == Side::Bare { NODES[0] } else { self.pair.primary()? };
+        Ok(self.lab(side).host(other(primary))?)
+    }
+
+    /// From now until the answer is dropped the clients' segments to the unprotected server go by
+    /// way of its second host, which forwards them over the cluster link.
+    ///
+    /// # Errors
+    /// The hosts refuse.
+    pub fn detour(&self) -> anyhow::Result<Detour<'_>> {
+        let (server, second) = (self.server(Side::Bare)?, self.backup(Side::Bare)?);
+        second
+            .in_netns(|| {
+                let ipv4 = |name: &str| format!("/proc/sys/net/ipv4/{name}");
+                fs::write(ipv4("conf/all/send_redirects"), "0")?;
+                fs::write(ipv4("conf/svc0/send_redirects"), "0")?;
+                fs::write(ipv4("ip_forward"), "1")
+            })?
+            .context("the second host does not forward")?;
+        let client = self.client(Side::Bare)?;
+        let detour = Detour { client, to: server.ipv4(Link::Service) };
+        let (far, near) = (server.ipv4(Link::Cluster), second.ipv4(Link::Service));
+        route(second, "replace", detour.to, far)?;
+        route(client, "replace", detour.to, near)?;
+        Ok(detour)
+    }
+
+    /// Makes up for an experiment that ended early: boots what lies dead, and waits as
+    /// [`Twin::settle`] does.
+    ///
+    /// # Errors
+    /// It does not come to that.
+    pub fn mend(&self) -> anyhow::Result<&'static str> {
+        for node in NODES {
+            if !self.pair.lab.host(node)?.is_up() {
+                self.pair.bring_back(node)?;
+            }
+        }
+        self.settle()
+    }
+
+    /// What the nodes did since ten seconds before `since_ns`: it tells why they did not do
+    /// something else.
+    pub fn history(&self, since_ns: u64) -> String {
+        let events = self.pair.events_since(since_ns.saturating_sub(10_000_000_000));
+        let said = |(node, e): &(&str, Event)| {
+            let after_ms = (e.boottime_ns as f64 - since_ns as f64) / 1e6;
+            format!("{after_ms:.1} ms {node}: {} ({})", e.event, e.text)
+        };
+        events.iter().map(said).collect::<Vec<_>>().join("; ")
+    }
+
     fn lab(&self, side: Side) -> &Lab {
         match side {
             Side::Protected => &self.pair.lab,
@@ -175,12 +248,34 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> a
     Ok(())
 }
 
-fn bare_lab(size: u64, bulk: (&str, u64)) -> anyhow::Result<Lab> {
+/// See [`Twin::detour`].
+pub struct Detour<'a> {
+    client: &'a Host,
+    to: Ipv4Addr,
+}
+
+impl Drop for Detour<'_> {
+    fn drop(&mut self) {
+        // The address is on the client's own link: without the route they talk to each other again.
+        let words = ["route".to_owned(), "del".to_owned(), self.to.to_string()];
+        let gone = self.client.command("ip").args(words).status();
+        assert!(gone.is_ok_and(|s| s.success()), "the detour stays, and all that follows takes it");
+    }
+}
+
+fn route(host: &Host, what: &str, to: Ipv4Addr, via: Ipv4Addr) -> anyhow::Result<()> {
+    let words = ["route", what, &to.to_string(), "via", &via.to_string()];
+    let status = host.command("ip").args(words).status()?;
+    anyhow::ensure!(status.success(), "ip {} failed in host {}", words.join(" "), host.name());
+    Ok(())
+}
+
+fn bare_lab(size: u64) -> anyhow::Result<Lab> {
     let lab = Lab::builder().up()?;
     // Servers give up their privileges before they open files in there.
     fs::set_permissions(lab.dir(), fs::Permissions::from_mode(0o711))?;
     let site = Site::create(&lab.dir().join("site"), size)?;
-    add_files(&site, bulk)?;
+    add_files(&site)?;
     let host = lab.host(NODES[0])?;
     let ip = host.ipv4(Link::Service).into();
     let place =
@@ -192,25 +287,32 @@ fn bare_lab(size: u64, bulk: (&str, u64)) -> anyhow::Result<Lab> {
     Ok(lab)
 }
 
+/// Path of a reply of so many KiB.
+pub fn reply_path(kib: usize) -> String {
+    format!("/reply-{kib}k.bin")
+}
+
 /// Nodes share the folder, so the new files are there for both.
-fn add_files(site: &Site, (bulk, bulk_bytes): (&str, u64)) -> anyhow::Result<()> {
-    let path = |name: &str| site.root().join(&name[1..]);
-    let write = || {
-        fs::write(path(SMALL), [b'k'; SMALL_BYTES])?;
-        let mut from = fs::File::open(path(Site::LARGE))?.take(bulk_bytes);
-        io::copy(&mut from, &mut fs::File::create(path(bulk))?)?;
-        [SMALL, bulk].iter().try_for_each(|name| {
-            fs::File::options().write(true).open(path(name))?.set_modified(UNIX_EPOCH)
-        })
+fn add_files(site: &Site) -> anyhow::Result<()> {
+    let write = |path: &str, bytes: u64| -> io::Result<()> {
+        let mut from = fs::File::open(site.root().join(&Site::LARGE[1..]))?.take(bytes);
+        let mut to = fs::File::create(site.root().join(&path[1..]))?;
+        io::copy(&mut from, &mut to)?;
+        to.set_modified(UNIX_EPOCH)
     };
-    write().with_context(|| format!("cannot write into {}", site.root().display()))
+    let replies = REPLIES_KIB.into_iter().map(|kib| (reply_path(kib), (kib as u64) << 10));
+    let bulks = BULKS.into_iter().map(|bulk| (bulk.path.to_owned(), bulk.bytes));
+    for (path, bytes) in replies.chain(bulks) {
+        write(&path, bytes).with_context(|| format!("cannot write {path} of the site"))?;
+    }
+    Ok(())
 }
 
 fn sink_service() -> Service {
     Service {
         name: "sink".to_owned(),
         port: SINK_PORT,
-        program: Box::new(sink_command),
+        program: Arc::new(sink_command),
         flow_budget_mib: FLOW_BUDGET_MIB,
     }
 }

@@ -1,0 +1,187 @@
+//! What will be measured: experiments, each of which yields one row or several.
+//!
+//! The plan is made before anything runs. So it can be listed, its length estimated, and a row
+//! that fails has its place in the report.
+
+use std::cell::Cell;
+
+use serde_json::Map;
+
+use crate::progress::Progress;
+use crate::record::{Bar, Graph, Head, Point, Row, Samples, Section, Verdict};
+use crate::scheme::Scheme;
+use crate::twin::Twin;
+use crate::{around, busy, failover, memory, response, traffic};
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// The bars, in a few minutes.
+    Quick,
+    /// Everything.
+    Full,
+}
+
+/// Rows that are measured together.
+pub struct Experiment {
+    /// The rows, in the order of [`Measured::samples`].
+    pub heads: Vec<Head>,
+    /// Measurements, for the progress: as often as [`Run::step`] is called.
+    pub steps: usize,
+    /// How long one takes, s.
+    pub step_s: f64,
+    /// Measures. The experiment is the one that this belongs to.
+    pub measure: Measure,
+}
+
+/// See [`Experiment::measure`].
+pub type Measure = Box<dyn Fn(&Run) -> anyhow::Result<Measured>>;
+
+/// What an experiment has to work with.
+pub struct Run<'a> {
+    /// Both labs.
+    pub twin: &'a Twin,
+    progress: &'a Progress,
+    step_s: f64,
+    steps_done: Cell<usize>,
+}
+
+/// What an experiment found.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// One for each row.
+    pub samples: Vec<Samples>,
+    /// Whatever else was seen.
+    pub more: Map<String, serde_json::Value>,
+    /// What single runs looked like.
+    pub graphs: Vec<Graph>,
+}
+
+impl Run<'_> {
+    /// One measurement is done.
+    pub fn step(&self) {
+        self.steps_done.set(self.steps_done.get() + 1);
+        self.progress.done(self.step_s);
+    }
+}
+
+impl Experiment {
+    /// How long it should take, s.
+    pub fn estimate_s(&self) -> f64 {
+        self.steps as f64 * self.step_s
+    }
+
+    /// Measures; prints each row. A row that cannot be measured says why.
+    pub fn run(&self, twin: &Twin, progress: &Progress) -> (Vec<Row>, Vec<Graph>) {
+        progress.begin(&self.heads[0].title);
+        let run = Run { twin, progress, step_s: self.step_s, steps_done: Cell::new(0) };
+        let measured = (self.measure)(&run).unwrap_or_else(|e| Measured {
+            samples: vec![Samples::Failed(format!("{e:#}")); self.heads.len()],
+            ..Measured::default()
+        });
+        // What an experiment that failed leaves out will not be waited for either.
+        let left_out = self.steps.saturating_sub(run.steps_done.get());
+        progress.done(left_out as f64 * self.step_s);
+        assert_eq!(measured.samples.len(), self.heads.len(), "every row has its samples");
+        let mut more = Some(measured.more);
+        let rows = self.heads.iter().zip(measured.samples).map(|(head, samples)| {
+            let row = Row { head: head.clone(), samples, more: more.take().unwrap_or_default() };
+            progress.say(&said(&row));
+            row
+        });
+        (rows.collect(), measured.graphs)
+    }
+}
+
+/// Everything that is asked for, of a scheme.
+pub fn plan(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
+    let parts: [fn(Scheme, Depth) -> Vec<Experiment>; 6] = [
+        traffic::experiments,
+        busy::experiments,
+        memory::experiments,
+        response::experiments,
+        around::experiments,
+        failover::experiments,
+    ];
+    parts.into_iter().flat_map(|part| part(scheme, depth)).collect()
+}
+
+/// A row of `scheme` called `id` within it.
+pub fn head(
+    scheme: Scheme,
+    id: impl AsRef<str>,
+    section: Section,
+    title: impl Into<String>,
+    unit: &str,
+    bar: Bar,
+) -> Head {
+    let id = format!("{}{}", scheme.prefix(), id.as_ref());
+    Head { id, scheme, section, title: title.into(), unit: unit.to_owned(), bar, point: None }
+}
+
+impl Head {
+    /// The same as a point of a curve.
+    pub fn on(mut self, curve: &str, x: f64) -> Head {
+        self.point = Some(Point { curve: format!("{}{curve}", self.scheme.prefix()), x });
+        self
+    }
+}
+
+/// One line for a person who watches.
+fn said(row: &Row) -> String {
+    let figure = row.figure().map_or("–".to_owned(), |f| format!("{f:.3}"));
+    let verdict = match (row.verdict(), &row.samples) {
+        (Verdict::Failed, Samples::Failed(why)) => format!("not measured: {why}"),
+        (verdict, _) => format!("{verdict:?}"),
+    };
+    let Head { id, unit, bar, .. } = &row.head;
+    format!("{id:<22} {figure:>10}  {verdict}  ({unit}, {bar:?})")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn ids(depth: Depth) -> Vec<String> {
+        let all = Scheme::ALL.into_iter().flat_map(|scheme| plan(scheme, depth));
+        all.flat_map(|e| e.heads).map(|head| head.id).collect()
+    }
+
+    #[test]
+    fn every_row_has_a_name_of_its_own_and_quick_rows_are_among_all() {
+        for depth in [Depth::Quick, Depth::Full] {
+            let ids = ids(depth);
+            let different: BTreeSet<_> = ids.iter().collect();
+            assert_eq!(different.len(), ids.len(), "{ids:?}");
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+            assert!(ids.iter().all(|id| id.chars().all(plain)), "{ids:?}");
+        }
+        let full: BTreeSet<_> = ids(Depth::Full).into_iter().collect();
+        let lost: Vec<_> = ids(Depth::Quick).into_iter().filter(|id| !full.contains(id)).collect();
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+
+    #[test]
+    fn runs_are_as_long_as_promised() {
+        let minutes = |depth| {
+            let all = Scheme::ALL.into_iter().flat_map(|scheme| plan(scheme, depth));
+            all.map(|e| e.estimate_s()).sum::<f64>() / 60.0
+        };
+        let (quick, full) = (minutes(Depth::Quick), minutes(Depth::Full));
+        assert!(quick < 10.0, "quick: {quick} min");
+        assert!(full < 45.0, "full: {full} min");
+    }
+
+    #[test]
+    fn every_comparison_is_repeated() {
+        for depth in [Depth::Quick, Depth::Full] {
+            for experiment in plan(Scheme::Track, depth) {
+                let compared =
+                    matches!(experiment.heads[0].section, Section::Bulk | Section::Requests);
+                assert!(!compared || experiment.steps >= 5, "{}", experiment.heads[0].id);
+            }
+        }
+    }
+}

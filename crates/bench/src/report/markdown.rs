@@ -1,0 +1,182 @@
+//! `docs/benchmarks.md`: the tables.
+
+use std::fmt::Write;
+
+use super::words;
+use crate::record::{Record, Row, Samples, Section, Verdict};
+use crate::scheme::Scheme;
+
+/// The page.
+pub fn page(record: &Record) -> String {
+    let mut text = format!(
+        "# Benchmarks\n\n\
+         Written by `make bench` from what it measured; edits are lost. With plots, and beside the \
+         papers' figures: [benchmarks.html](benchmarks.html).\n\n\
+         | | |\n|---|---|\n\
+         | command | `{}` |\n| commit | {} |\n| when | {}, for {:.0} s |\n| kernel | {} |\n\
+         | machine | {} |\n| load of the machine (1 min), begin and end | {:.1}, {:.1} |\n",
+        record.command,
+        record.commit,
+        record.time,
+        record.took_s,
+        record.kernel,
+        record.machine,
+        record.load[0],
+        record.load[1],
+    );
+    for scheme in Scheme::ALL {
+        let rows: Vec<&Row> = record.rows.iter().filter(|r| r.head.scheme == scheme).collect();
+        if !rows.is_empty() {
+            scheme_part(&mut text, scheme, &rows);
+        }
+    }
+    text += "\n## How to read this\n\n";
+    for note in NOTES {
+        writeln!(text, "- {note}").expect("writing to a string cannot fail");
+    }
+    text
+}
+
+fn scheme_part(text: &mut String, scheme: Scheme, rows: &[&Row]) {
+    *text += &format!("\n## Scheme `{}`\n\n{COMPARED}\n", scheme.name());
+    for section in Section::ALL {
+        let rows: Vec<&Row> = rows.iter().filter(|r| r.head.section == section).copied().collect();
+        if rows.is_empty() {
+            continue;
+        }
+        *text += &format!("\n### {}\n", section.title());
+        let (pairs, alone): (Vec<&Row>, Vec<&Row>) =
+            rows.iter().partition(|row| matches!(row.samples, Samples::Pairs { .. }));
+        if !pairs.is_empty() {
+            *text += "\n| what | bar | ratio: median (quartiles) | protected | unprotected | runs | \
+                      verdict |\n|---|---|---|---|---|---|---|\n";
+            pairs.iter().for_each(|row| pair_line(text, row));
+        }
+        if !alone.is_empty() {
+            *text += "\n| what | bar | measured | median (min to max) | runs | verdict |\n\
+                      |---|---|---|---|---|---|\n";
+            alone.iter().for_each(|row| alone_line(text, row));
+        }
+    }
+}
+
+/// What the columns of every table mean.
+pub const COMPARED: &str = "Side by side with the same server unprotected, runs alternate. Each \
+ratio is protected ÷ unprotected of two runs next to each other; the median of the ratios is held \
+against the bar. Within noise: the bar (without a bar, 1) lies between the quartiles of the \
+ratios, so this run does not decide. In a failover a host dies, links and processes at one \
+instant; beyond detection counts from the survivor's suspicion.";
+
+/// What one should know before one believes a figure.
+pub const NOTES: [&str; 9] = [
+    "Unprotected is a second lab in which nothing of Steadfast was ever started: the same hosts, \
+     switch, shaping, server, configuration. Its path differs only by Steadfast. Both labs stand \
+     side by side so that runs can alternate within a second; one rests while the other is \
+     measured.",
+    "All hosts are namespaces of one machine and share its processors: where nothing is shaped, \
+     the backup's work competes with the primary's, which two real hosts would not do.",
+    "Many clients at 1 Gbit/s or unshaped use up the processors of a small machine. What such a \
+     row then compares is the work of all hosts together; a protected request crosses the switch \
+     once more than an unprotected one (to the backup, and on to the primary).",
+    "Processor time of a node is that of its cgroup: server and daemon. The kernel charges what a \
+     process sends, and the switching and receiving that this causes, to the sender. So the way of \
+     the reply is in the primary's figure, the way of the request through the backup to the \
+     primary in the clients'; timers and kernel threads are in none.",
+    "Idle flows have one short request behind them, which the journal keeps; busy ones a hundred. \
+     Flow table is the kernel's own account of the hash maps (memlock), journal the daemon's \
+     account of its heap.",
+    "Response times count from when a request was due, not from when it could be sent, so those \
+     that wait behind a failure are in the figures. Who begins a connection while nobody answers \
+     waits a second until TCP sends the SYN again: with a connection for each request that is most \
+     of what a failure costs.",
+    "Stages of a failover are told by the survivor's events and by a capture of the client's \
+     cable, their medians one by one; they need not add up to the median of the whole.",
+    "With 20 kills the 99th percentile is the worst of them.",
+    "make bench FULL=1 has more rows and more repetitions; make bench ONLY=ROW measures one. The \
+     raw figures are in bench/out, one file for each run.",
+];
+
+fn pair_line(text: &mut String, row: &Row) {
+    let [ratio, protected, bare, runs] = words::compared(row).expect("the caller has looked");
+    let title = row.head.title.clone();
+    line(text, &[title, words::bar(row), ratio, protected, bare, runs, verdict(row)]);
+}
+
+fn alone_line(text: &mut String, row: &Row) {
+    let [figure, spread, runs] = words::alone(row);
+    line(text, &[row.head.title.clone(), words::bar(row), figure, spread, runs, verdict(row)]);
+}
+
+fn line(text: &mut String, cells: &[String]) {
+    let cells: Vec<_> = cells.iter().map(|cell| cell.replace(['|', '\n'], " ")).collect();
+    writeln!(text, "| {} |", cells.join(" | ")).expect("writing to a string cannot fail");
+}
+
+fn verdict(row: &Row) -> String {
+    let words = words::verdict(row);
+    match row.verdict() {
+        Verdict::Missed(_) => words.replacen("missed", "**missed**", 1),
+        Verdict::Failed => format!("**{words}**"),
+        _ => words,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Bar, tests::head};
+    use serde_json::Map;
+
+    fn check(samples: Samples, bar: Bar, expected: &str) {
+        let mut head = head("x", bar);
+        head.title = "a row".into();
+        let rows = vec![Row { head, samples, more: Map::new() }];
+        let page = page(&crate::report::fixture::record_of(rows));
+        assert!(page.contains(expected), "no {expected:?} in\n{page}");
+        check_tables(&page);
+    }
+
+    /// Every row of a table has as many cells as its head.
+    fn check_tables(page: &str) {
+        for table in page.split("\n\n").filter(|block| block.starts_with('|')) {
+            let bars = |line: &str| line.matches('|').count();
+            let first = bars(table.lines().next().unwrap());
+            assert!(table.lines().all(|line| bars(line) == first), "{table}");
+        }
+    }
+
+    #[test]
+    fn the_page_says_what_the_record_says() {
+        let pairs = Samples::Pairs { protected: vec![98.0, 98.0], bare: vec![100.0, 100.0] };
+        check(
+            pairs.clone(),
+            Bar::AtLeast(0.99),
+            "| a row | ≥ 0.99× | 0.980 (0.980 to 0.980) | 98.0 ms | 100 ms | 2 | **missed** by 0.010 |",
+        );
+        check(pairs, Bar::Beside, "| 2 |  |");
+        let open =
+            Samples::Pairs { protected: vec![98.0, 99.0, 101.0, 102.0], bare: vec![100.0; 4] };
+        check(open, Bar::Beside, "| 4 | no difference beyond noise |");
+        let alone = Samples::Alone { values: vec![1.0, 25.0], percentile: 99 };
+        check(
+            alone,
+            Bar::AtMost(20.0),
+            "| a row | ≤ 20 ms | 25.0 ms | 13.0 (1.00 to 25.0) | 2 | **missed** by 5.00 ms |",
+        );
+        check(
+            Samples::Failed("no | host".into()),
+            Bar::AtMost(20.0),
+            "| – | no   host | 0 | **not measured** |",
+        );
+    }
+
+    #[test]
+    fn every_row_of_a_full_run_is_on_the_page() {
+        let record = crate::report::fixture::full();
+        let page = page(&record);
+        check_tables(&page);
+        let lost =
+            record.rows.iter().find(|row| !page.contains(&format!("| {} |", row.head.title)));
+        assert!(lost.is_none(), "{lost:?}");
+    }
+}

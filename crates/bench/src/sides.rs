@@ -1,0 +1,103 @@
+//! Interleaved runs on both sides.
+
+use serde_json::{Map, Value};
+
+use crate::plan::{Experiment, Measured};
+use crate::record::{Head, Samples};
+use crate::twin::{Side, Twin};
+
+/// Mbit/s of a link; `None`: as fast as it goes.
+pub type Mbit = Option<u64>;
+
+/// A row of an experiment on both sides.
+pub enum Column {
+    /// Both sides are compared.
+    Both(Head),
+    /// The unprotected side has no such thing.
+    Protected(Head),
+}
+
+/// Rows that are measured together on either side in turn.
+pub struct Sides {
+    /// One row for each figure of a run.
+    pub columns: Vec<Column>,
+    /// The service link.
+    pub service: Mbit,
+    /// The cluster link.
+    pub cluster: Mbit,
+    /// Recorded pairs of runs.
+    pub repetitions: usize,
+    /// How long one run takes, s.
+    pub run_s: f64,
+}
+
+impl Sides {
+    /// The experiment. `measure` runs once on a side and returns a figure for each column.
+    ///
+    /// One unrecorded round comes first, then A B, B A, A B, …, so that neither side always
+    /// follows the other.
+    pub fn experiment(
+        self,
+        measure: impl Fn(&Twin, Side) -> anyhow::Result<Vec<f64>> + 'static,
+    ) -> Experiment {
+        let Sides { columns, service, cluster, repetitions, run_s } = self;
+        let compared: Vec<_> = columns.iter().map(|c| matches!(c, Column::Both(_))).collect();
+        let head = |c| match c {
+            Column::Both(head) | Column::Protected(head) => head,
+        };
+        Experiment {
+            heads: columns.into_iter().map(head).collect(),
+            steps: 2 * (repetitions + 1),
+            step_s: run_s,
+            measure: Box::new(move |run| {
+                run.twin.shape(service, cluster)?;
+                let mut figures = [Vec::new(), Vec::new()];
+                for round in 0..=repetitions {
+                    let mut order = [Side::Protected, Side::Bare];
+                    if round % 2 == 1 {
+                        order.reverse();
+                    }
+                    for side in order {
+                        let got = measure(run.twin, side)?;
+                        if round > 0 {
+                            figures[usize::from(side == Side::Bare)].push(got);
+                        }
+                        run.step();
+                    }
+                }
+                let samples = compared.iter().enumerate();
+                let samples = samples.map(|(i, &both)| column(&figures, i, both)).collect();
+                let mbit = |mbit: Mbit| mbit.map_or(Value::Null, Value::from);
+                let more = Map::from_iter([
+                    ("service_mbit".to_owned(), mbit(service)),
+                    ("cluster_mbit".to_owned(), mbit(cluster)),
+                ]);
+                Ok(Measured { samples, more, graphs: Vec::new() })
+            }),
+        }
+    }
+}
+
+fn column(figures: &[Vec<Vec<f64>>; 2], column: usize, both: bool) -> Samples {
+    let side = |side: usize| figures[side].iter().map(|run| run[column]).collect::<Vec<f64>>();
+    if both {
+        Samples::Pairs { protected: side(0), bare: side(1) }
+    } else {
+        Samples::Alone { values: side(0), percentile: 50 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_taken_apart() {
+        let figures =
+            [vec![vec![1.0, 10.0], vec![2.0, 20.0]], vec![vec![3.0, 0.0], vec![4.0, 0.0]]];
+        let pairs = Samples::Pairs { protected: vec![1.0, 2.0], bare: vec![3.0, 4.0] };
+        assert_eq!(column(&figures, 0, true), pairs);
+        let alone = Samples::Alone { values: vec![10.0, 20.0], percentile: 50 };
+        assert_eq!(column(&figures, 1, false), alone);
+    }
+}
