@@ -2,7 +2,10 @@
 #
 #   make demo    twenty downloads, a host dies, nobody notices
 #   make test    everything that must hold (root is needed for network namespaces)
-#   make bench   the bars, side by side with the same server unprotected; FULL=1: all of them
+#   make bench   the bars, side by side with the same server unprotected; FULL=1: all rows;
+#                ONLY="ROW ...": these; the report is bench/out/report.html
+#   make torture RUNS=n SEED=s
+#                the fault campaign: random faults at random moments; PAGE=1 writes docs/torture.md
 #   make lint    formatting and lints
 #   make build   target/release/steadfast
 
@@ -15,8 +18,11 @@ BIN := target/release/steadfast
 DEMO ?=
 FULL ?=
 ONLY ?=
+RUNS ?= 100
+SEED ?= 1
+PAGE ?=
 
-.PHONY: demo test bench lint build deps deps-run sim clean
+.PHONY: demo test bench torture lint build deps deps-run sim clean
 
 demo: deps-run build
 	$(SUDO) $(BIN) demo $(DEMO)
@@ -27,7 +33,14 @@ test: deps-run build
 bench: deps-run build
 	cargo build --release -p bench
 	$(SUDO) STEADFAST_BIN=$(CURDIR)/$(BIN) target/release/bench $(if $(FULL),--full) \
-		$(addprefix --only ,$(ONLY)) $(if $(ONLY),,--page docs/benchmarks.md)
+		$(addprefix --only ,$(ONLY)) \
+		$(if $(ONLY),,--page docs/benchmarks.md --report docs/benchmarks.html)
+
+torture: deps-run build
+	cargo build --release -p torture
+	$(SUDO) target/release/torture --product $(BIN) --runs $(RUNS) --seed $(SEED) \
+		$(addprefix --only ,$(ONLY)) --json target/torture/summary.json \
+		$(if $(PAGE),--page docs/torture.md)
 
 lint: deps
 	cargo fmt --all --check
