@@ -1,6 +1,7 @@
 //! The table of established flows.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -451,8 +452,13 @@ fn entries<V: Plain + Default>(map: &MapHandle) -> Vec<(FlowKey, V)> {
             0 => false,
             libc::ENOENT => true,
             libc::EINTR => continue,
-            // A bucket larger than the whole batch: cannot be, but must not loop.
-            _ => return all,
+            // A bucket larger than the whole batch, or one whose lock the kernel did not get:
+            // neither may cost an entry.
+            error => {
+                let error = io::Error::from_raw_os_error(error);
+                tracing::warn!(%error, "cannot read a table in one go; reading it entry by entry");
+                return one_by_one(map);
+            }
         };
         let found = keys.iter().zip(&values).take(count as usize);
         all.extend(found.map(|(key, value)| (FlowKey::from_raw(key), *value)));
@@ -461,6 +467,15 @@ fn entries<V: Plain + Default>(map: &MapHandle) -> Vec<(FlowKey, V)> {
         }
         from = &raw mut position;
     }
+}
+
+/// The same, slower.
+fn one_by_one<V: Plain>(map: &MapHandle) -> Vec<(FlowKey, V)> {
+    let entry = |key: Vec<u8>| {
+        let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
+        Some((FlowKey::from_raw(&from_bytes(&key)?), from_bytes(&value)?))
+    };
+    map.keys().filter_map(entry).collect()
 }
 
 /// Plain data shared with the data path: `repr(C)`, no padding that matters, any bit pattern valid.

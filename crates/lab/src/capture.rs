@@ -8,11 +8,12 @@ use std::{
     fs::{self, File},
     io::{self, BufWriter, Write},
     mem::zeroed,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    net::{Ipv4Addr, UdpSocket},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use crate::{
@@ -28,6 +29,9 @@ const FILE_HEADER: usize = 24;
 const FRAME_HEADER: usize = 16;
 /// Waiting frames that the kernel keeps for us while we write.
 const SOCKET_BUFFER: i32 = 64 << 20;
+
+/// Within this time the kernel has begun to note when frames arrive.
+const TIMES_SOON: Duration = Duration::from_secs(5);
 
 /// How to capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +80,8 @@ impl Capture {
     ) -> Result<Capture> {
         let doing = || format!("capture at {point}");
         let path = free_path(dir, point);
-        let socket = ns.run(|| open_tap(index).doing(doing))?;
+        let open = || open_tap(index).and_then(|tap| wait_for_times_of_arrival().map(|()| tap));
+        let socket = ns.run(|| open().doing(doing))?;
         let file = File::create(&path).doing(doing)?;
         let (stop, stopped) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).doing(doing)?;
         let mut out = BufWriter::with_capacity(256 << 10, file);
@@ -207,6 +212,25 @@ fn open_tap(index: u32) -> io::Result<OwnedFd> {
     if refused { Err(io::Error::last_os_error()) } else { Ok(fd) }
 }
 
+/// The kernel notes when frames arrive only while somebody wants to know, and begins with it some
+/// time after it was asked; a frame that comes earlier gets the time at which it is read. Waits
+/// until a datagram of our own has a time before it was read. The namespace's loopback must be up.
+fn wait_for_times_of_arrival() -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(socket.local_addr()?)?;
+    set_int_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    let deadline = Instant::now() + TIMES_SOON;
+    while Instant::now() < deadline {
+        socket.send(b"?")?;
+        let sent = SystemTime::now();
+        // Not there yet: another one.
+        if receive(socket.as_fd(), &mut [0])?.is_some_and(|arrived| arrived.time() <= sent) {
+            return Ok(());
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel does not say when frames arrive"))
+}
+
 /// One instruction of a socket filter; `jumps` if true and if false.
 fn step(code: u32, jumps: (u8, u8), k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: jumps.0, jf: jumps.1, k }
@@ -233,9 +257,9 @@ fn record(
             other => other?,
         };
         let last = fds[1].any() == Some(true);
-        while let Some((head, kept)) = receive(socket, &mut buffer)? {
-            out.write_all(&head)?;
-            out.write_all(&buffer[..kept])?;
+        while let Some(arrived) = receive(socket.as_fd(), &mut buffer)? {
+            out.write_all(&arrived.header())?;
+            out.write_all(&buffer[..arrived.kept])?;
             stats.frames += 1;
         }
         out.flush()?;
@@ -246,8 +270,34 @@ fn record(
     }
 }
 
-/// The next frame's pcap header and kept length, if a frame is waiting.
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<([u8; FRAME_HEADER], usize)>> {
+/// What has been read into a buffer.
+struct Arrived {
+    at: libc::timespec,
+    /// Bytes in the buffer.
+    kept: usize,
+    /// Bytes on the wire.
+    len: usize,
+}
+
+impl Arrived {
+    fn time(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::new(self.at.tv_sec as u64, self.at.tv_nsec as u32)
+    }
+
+    /// The frame's pcap header.
+    fn header(&self) -> [u8; FRAME_HEADER] {
+        let mut head = [0; FRAME_HEADER];
+        let words =
+            [self.at.tv_sec as u32, self.at.tv_nsec as u32, self.kept as u32, self.len as u32];
+        for (at, word) in words.into_iter().enumerate() {
+            head[at * 4..][..4].copy_from_slice(&word.to_ne_bytes());
+        }
+        head
+    }
+}
+
+/// The next frame, if one is waiting.
+fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Arrived>> {
     let mut control = [0u64; 8]; // aligned as cmsghdr wants
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: plain data, zero is valid.
@@ -278,14 +328,8 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<([u8; FRAME
             c = libc::CMSG_NXTHDR(&message, c);
         }
     }
-    let kept = (len as usize).min(buffer.len());
-    let mut head = [0; FRAME_HEADER];
-    for (at, word) in
-        [time.tv_sec as u32, time.tv_nsec as u32, kept as u32, len as u32].into_iter().enumerate()
-    {
-        head[at * 4..][..4].copy_from_slice(&word.to_ne_bytes());
-    }
-    Ok(Some((head, kept)))
+    let len = len as usize;
+    Ok(Some(Arrived { at: time, kept: len.min(buffer.len()), len }))
 }
 
 fn missed(socket: &OwnedFd) -> io::Result<u64> {
@@ -357,6 +401,21 @@ fn parse_pcap(bytes: &[u8]) -> io::Result<Vec<Frame>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each time it begins anew, since nobody else asks for times in between.
+    #[test]
+    fn a_frame_has_the_time_at_which_it_came() {
+        for _ in 0..20 {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            set_int_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1).unwrap();
+            wait_for_times_of_arrival().unwrap();
+            socket.send_to(b"!", socket.local_addr().unwrap()).unwrap();
+            let sent = SystemTime::now();
+            socket.peek(&mut [0]).unwrap();
+            let arrived = receive(socket.as_fd(), &mut [0]).unwrap().expect("it was there");
+            assert!(arrived.time() <= sent);
+        }
+    }
 
     #[test]
     fn a_capture_reads_back_and_a_torn_end_is_left_out() {

@@ -41,6 +41,8 @@ mod skel {
 use skel::WireSkelBuilder;
 pub(crate) use skel::types;
 
+/// Interface index of every namespace's own loopback.
+const LOOPBACK: u32 = 1;
 /// WIRE_PORT_BASE of the BPF program.
 const PORT_BASE: u32 = 0x100;
 /// DETOUR_BASE of the BPF program.
@@ -280,6 +282,8 @@ impl Switch {
             sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
             sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
             let socket = open_socket()?;
+            // For captures.
+            socket.set_up(LOOPBACK, true).doing(|| "take the switch's lo up".into())?;
             for link in Link::ALL {
                 let name = link.name();
                 socket.add_bridge(name, bridge_index(link)).map_err(|source| {
@@ -350,8 +354,7 @@ impl Switch {
                         .doing(|| doing(&format!("add address {ip}")))?;
                 }
             }
-            let loopback = 1;
-            inside.set_up(loopback, true).doing(|| doing("take lo up"))
+            inside.set_up(LOOPBACK, true).doing(|| doing("take lo up"))
         })
     }
 

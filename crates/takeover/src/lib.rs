@@ -244,9 +244,7 @@ impl Engine {
                     self.open(key, irs, service);
                 }
                 self.on_segment(key, seq, payload, fin);
-                if self.unlogged.contains_key(&key) {
-                    self.consider(key, now);
-                }
+                self.consider(key, now);
             }
             Record::Reset { key, seq } => {
                 // Only a reset that its TCP believes ends a flow (RFC 5961 §3.2).
@@ -352,12 +350,13 @@ impl Engine {
         })
     }
 
-    /// A record has come of a flow that may wait for it to be taken over.
+    /// A record has come of a flow that may wait for it to be taken over, or that the snapshot of
+    /// the promotion has missed.
     fn consider(&mut self, key: FlowKey, now: Instant) {
         if let Duty::Primary { .. } = self.duty
+            && !self.adoptions.contains_key(&key)
             && let Some(flow) = self.table.get(&key)
             && flow.state() == FlowState::Tracked
-            && !self.adoptions.contains_key(&key)
         {
             if self.holds(&key, &flow) {
                 self.unlogged.remove(&key);
