@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 
 use crate::Switchboard;
 use crate::skel::types;
@@ -219,7 +219,13 @@ impl Flow {
         let start = self.raw.irs.wrapping_add(1);
         let first_out = self.raw.iss.wrapping_add(1);
         let mut ack = self.raw.una;
-        let mut swallow = self.raw.acked;
+        // The data path may have moved one of the two and not yet the other when they were read.
+        let behind = ack.wrapping_sub(first_out).wrapping_sub(self.raw.acked as u32) as i32;
+        let mut swallow = self
+            .raw
+            .acked
+            .checked_add_signed(behind.into())
+            .expect("bytes counted and sequence numbers seen are one position");
         // The client has acknowledged the server's FIN. The adopted server will send its own,
         // so the child is born in front of it.
         let fin = self.raw.flags & FLOW_SERVER_FIN != 0;
@@ -227,11 +233,6 @@ impl Flow {
             ack = self.raw.server_fin;
             swallow -= 1;
         }
-        assert_eq!(
-            first_out.wrapping_add(swallow as u32),
-            ack,
-            "bytes counted and sequence numbers seen are one position"
-        );
         self.raw.state = types::flow_state::FLOW_ADOPTING.0 as u8;
         self.raw.birth_seq = start;
         self.raw.birth_ack = ack;
@@ -280,6 +281,8 @@ pub struct FlowTable {
     swallowing: MapHandle,
     strays: MapHandle,
     embryos: MapHandle,
+    /// The program `change_flow`.
+    change: OwnedFd,
     switchboard: Switchboard,
 }
 
@@ -333,9 +336,10 @@ impl Embryo {
 impl FlowTable {
     pub(crate) fn new(
         [flows, swallowing, strays, embryos]: [MapHandle; 4],
+        change: OwnedFd,
         switchboard: Switchboard,
     ) -> Self {
-        Self { flows, swallowing, strays, embryos, switchboard }
+        Self { flows, swallowing, strays, embryos, change, switchboard }
     }
 
     /// Unprotected connections that passed through this node lately.
@@ -374,10 +378,10 @@ impl FlowTable {
         Some(Flow { raw: from_bytes(&value)? })
     }
 
-    /// Replaces an entry that exists.
-    pub fn put(&self, key: &FlowKey, flow: &Flow) -> bool {
-        let raw = key.to_raw();
-        self.flows.update(bytes_of(&raw), bytes_of(&flow.raw), MapFlags::EXIST).is_ok()
+    /// Lets a flow be adopted as [`Flow::adopt`] has prepared it. False: this connection is over.
+    pub fn begin_adoption(&self, key: &FlowKey, flow: &Flow) -> bool {
+        assert_eq!(flow.state(), FlowState::Adopting);
+        self.change(key, flow)
     }
 
     pub fn remove(&self, key: &FlowKey) -> bool {
@@ -389,7 +393,25 @@ impl FlowTable {
     pub fn make_simplex(&self, key: &FlowKey) -> bool {
         let Some(mut flow) = self.get(key) else { return false };
         flow.raw.state = types::flow_state::FLOW_SIMPLEX.0 as u8;
-        self.put(key, &flow)
+        self.change(key, &flow)
+    }
+
+    /// Writes what is the daemon's to decide into the entry, which stays where it is (`change.h`).
+    fn change(&self, key: &FlowKey, flow: &Flow) -> bool {
+        let mut change = types::flow_change { flow: flow.raw, key: key.to_raw(), pad: 0 };
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+            ctx_in: (&raw mut change).cast(),
+            ctx_size_in: size_of_val(&change) as u32,
+            ..Default::default()
+        };
+        // SAFETY: the descriptor is the program's; the context is as large as said, plain data, and
+        // outlives the call.
+        let result = unsafe {
+            libbpf_sys::bpf_prog_test_run_opts(self.change.as_raw_fd(), &raw mut options)
+        };
+        assert_eq!(result, 0, "a loaded program runs: {}", io::Error::last_os_error());
+        options.retval == 1
     }
 
     /// Takes an adopted socket whose output has been swallowed out of the socket map: its writes
@@ -437,7 +459,7 @@ fn entries<V: Plain + Default>(map: &MapHandle) -> Vec<(FlowKey, V)> {
         // map's own types; `from` is null or points to a former answer, which may be the place
         // of the next one.
         let result = unsafe {
-            libbpf_rs::libbpf_sys::bpf_map_lookup_batch(
+            libbpf_sys::bpf_map_lookup_batch(
                 map.as_fd().as_raw_fd(),
                 from.cast(),
                 (&raw mut position).cast(),

@@ -85,6 +85,8 @@ pub enum Error {
     Pin { path: PathBuf, source: std::io::Error },
     #[error("cannot write to map {map}: {source}")]
     Map { map: &'static str, source: libbpf_rs::Error },
+    #[error("cannot keep hold of the program {program}: {source}")]
+    Program { program: &'static str, source: std::io::Error },
     #[error("cannot read this network namespace's cookie: {0}")]
     Cookie(#[source] std::io::Error),
 }
@@ -202,7 +204,9 @@ impl Datapath {
             handle(&self.skel.maps.strays, "strays")?,
             handle(&self.skel.maps.embryos, "embryos")?,
         ];
-        Ok(FlowTable::new(maps, self.switchboard))
+        let change = self.skel.progs.change_flow.as_fd().try_clone_to_owned();
+        let change = change.map_err(|source| Error::Program { program: "change_flow", source })?;
+        Ok(FlowTable::new(maps, change, self.switchboard))
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {

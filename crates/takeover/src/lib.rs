@@ -375,7 +375,7 @@ impl Engine {
         assert!(!self.adoptions.contains_key(&key), "a flow is adopted once");
         let end = instream.rcv_nxt();
         let birth = flow.adopt(end);
-        if !self.table.put(&key, &flow) {
+        if !self.table.begin_adoption(&key, &flow) {
             // Ended in this very instant.
             self.progress.flows -= 1;
             return;

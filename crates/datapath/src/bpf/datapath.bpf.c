@@ -9,6 +9,7 @@
  *   sock_events  sockops                    a child was born: start swallowing, or open
  *   swallow      sk_msg                     output the client already has ends here
  *   server_close cgroup sock_release        a server that dies by a signal fences its node (C4)
+ *   change_flow  syscall                    the daemon moves a flow to another state
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +34,6 @@
 #include "egress.h"
 #include "adopt.h"
 #include "server.h"
+#include "change.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

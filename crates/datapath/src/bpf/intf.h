@@ -127,6 +127,13 @@ struct flow {
 	__u8 pad[1];
 };
 
+/* Asks for a flow's state, and for what belongs to it while it is adopted, to be as in `flow`. */
+struct flow_change {
+	struct flow flow;
+	struct flow_key key;
+	__u32 pad;
+};
+
 /* A connection whose handshake is under way: SYN seen, perhaps SYN-ACK. Kept apart from the flows
  * and evicted oldest first, so that a SYN flood can never cost an established flow. */
 struct embryo {
@@ -219,6 +226,7 @@ enum counter {
 /* Names every type above that no map or global uses, so that the Rust side is generated too. */
 struct generated {
 	struct record record;
+	struct flow_change flow_change;
 	enum role role;
 	enum flow_state state;
 	enum record_kind kind;
