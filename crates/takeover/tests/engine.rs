@@ -22,12 +22,15 @@ const IRS: u32 = 1000;
 const ISS: u32 = 9000;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
+/// Records with their payload.
+type Logged = Vec<(Record, Vec<u8>)>;
+
 /// A backup that has seen some frames.
 struct Backup {
     datapath: Datapath,
     engine: Engine,
     log: LogReader<'static>,
-    records: Rc<RefCell<Vec<(Record, Vec<u8>)>>>,
+    records: Rc<RefCell<Logged>>,
 }
 
 impl Backup {
