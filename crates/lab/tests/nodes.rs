@@ -80,6 +80,42 @@ fn a_flip_does_not_wake_a_hung_process() {
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
 }
 
+/// Whoever started a process is told of its end, even one under the knife: a host that is killed
+/// waits for that.
+#[test]
+fn a_death_during_a_flip_is_not_kept_from_the_host() {
+    let lab = up();
+    let a = lab.host("a").unwrap();
+    // A process that waits in vfork does not stop for ptrace, but it can be killed. The child is
+    // in a PID namespace of its own, or it would be a process of the host to be picked.
+    let script = format!(
+        "import ctypes, time\nprint('ready', flush=True)\n\
+         ctypes.CDLL(None).syscall({}, {}, 0, 0, 0, 0)\ntime.sleep(600)",
+        libc::SYS_clone,
+        libc::CLONE_VFORK | libc::CLONE_NEWPID | libc::SIGCHLD
+    );
+    let (victim, _out, _) = python(a, &script, "victim");
+    let until = |so: &dyn Fn(&str) -> bool| {
+        let status = || std::fs::read_to_string(format!("/proc/{}/status", victim.id())).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !so(&status()) {
+            assert!(Instant::now() < deadline, "{}", status());
+        }
+    };
+    until(&|status| status.contains("State:\tD"));
+    let flipped = std::thread::scope(|s| {
+        let flip = s.spawn(|| lab.flip("a", &flip("victim", Where::Register, 1)));
+        until(&|status| !status.contains("TracerPid:\t0"));
+        victim.kill().unwrap();
+        flip.join().unwrap()
+    });
+    let refused = flipped.unwrap_err().to_string();
+    assert!(refused.contains("it has ended"), "{refused}");
+    lab.kill_host("a").unwrap();
+    let status = victim.wait_timeout(PATIENCE).unwrap().expect("it was killed");
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+}
+
 #[test]
 fn a_flipped_bit_of_memory_is_seen_by_the_process() {
     let lab = up();
