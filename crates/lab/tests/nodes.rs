@@ -248,6 +248,10 @@ fn a_slow_host_gets_as_much_cpu_as_it_is_given() {
     let less = cpu_percent(a);
     println!("5%: {less:.1}%");
     assert!((2.0..8.0).contains(&less), "{less}");
+    for percent in 1..=100 {
+        let slow = Slow { cpu_percent: Some(percent), ..Slow::default() };
+        lab.slow("a", &slow).unwrap_or_else(|e| panic!("{percent}%: {e}"));
+    }
     lab.slow("a", &Slow::default()).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while cpu_percent(a) < 35.0 {
