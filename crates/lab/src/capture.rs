@@ -251,7 +251,9 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<([u8; FRAME
     let mut control = [0u64; 8]; // aligned as cmsghdr wants
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: plain data, zero is valid.
-    let mut message: libc::msghdr = unsafe { zeroed() };
+    let (mut from, mut message): (libc::sockaddr_ll, libc::msghdr) = unsafe { zeroed() };
+    message.msg_name = (&raw mut from).cast();
+    message.msg_namelen = size_of_val(&from) as libc::socklen_t;
     message.msg_iov = &mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
@@ -279,6 +281,11 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<([u8; FRAME
         }
     }
     let kept = (len as usize).min(buffer.len());
+    // The bytes are shared with the frame, and a host that forwards it may have written the next
+    // hop's addresses over it. Its sender was noted when it came by.
+    if let (6, Some(sender)) = (from.sll_halen, buffer[..kept].get_mut(6..12)) {
+        sender.copy_from_slice(&from.sll_addr[..6]);
+    }
     let mut head = [0; FRAME_HEADER];
     for (at, word) in
         [time.tv_sec as u32, time.tv_nsec as u32, kept as u32, len as u32].into_iter().enumerate()
