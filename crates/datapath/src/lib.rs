@@ -131,8 +131,7 @@ impl Datapath {
         open.maps.log_ring.set_max_entries(settings.ring_bytes).map_err(sized("log_ring"))?;
         open.maps.flows.set_max_entries(settings.max_flows).map_err(sized("flows"))?;
         open.maps.swallowing.set_max_entries(settings.max_flows).map_err(sized("swallowing"))?;
-        let ringing = ringer::is_needed();
-        open.progs.ring.set_autoload(ringing);
+        open.progs.ring.set_autoload(ringer::is_needed());
         let mut skel = open.load().map_err(Error::Load)?;
 
         let page = skel.maps.data_ctl_data.as_deref_mut().expect("the object has its page");
@@ -173,7 +172,7 @@ impl Datapath {
 
     /// What rings at servers that wait beside unread bytes; None on kernels that need none.
     pub fn ringer(&self) -> Result<Option<Ringer>, Error> {
-        if !ringer::is_needed() {
+        if !self.skel.progs.ring.autoload() {
             return Ok(None);
         }
         let link = self.skel.progs.ring.attach().map_err(|source| Error::Attach {

@@ -301,7 +301,9 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Arriv
     let mut control = [0u64; 8]; // aligned as cmsghdr wants
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: plain data, zero is valid.
-    let mut message: libc::msghdr = unsafe { zeroed() };
+    let (mut from, mut message): (libc::sockaddr_ll, libc::msghdr) = unsafe { zeroed() };
+    message.msg_name = (&raw mut from).cast();
+    message.msg_namelen = size_of_val(&from) as libc::socklen_t;
     message.msg_iov = &mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
@@ -329,7 +331,13 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Arriv
         }
     }
     let len = len as usize;
-    Ok(Some(Arrived { at: time, kept: len.min(buffer.len()), len }))
+    let kept = len.min(buffer.len());
+    // The bytes are shared with the frame, and a host that forwards it may have written the next
+    // hop's addresses over it. Its sender was noted when it came by.
+    if let (6, Some(sender)) = (from.sll_halen, buffer[..kept].get_mut(6..12)) {
+        sender.copy_from_slice(&from.sll_addr[..6]);
+    }
+    Ok(Some(Arrived { at: time, kept, len }))
 }
 
 fn missed(socket: &OwnedFd) -> io::Result<u64> {

@@ -21,7 +21,7 @@ use std::{
 use nix::{
     sys::{
         ptrace,
-        wait::{WaitPidFlag, WaitStatus, waitpid},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid},
     },
     unistd::Pid,
 };
@@ -181,9 +181,12 @@ impl Stopped {
         ptrace::seize(tid, ptrace::Options::empty())?;
         ptrace::interrupt(tid)?;
         let deadline = Instant::now() + STOPS_WITHIN;
+        // It may be a child of this process: to take its end away here is to reap it, and neither
+        // whoever started it nor the burial of its host could wait for it any more.
+        let looking = WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | looking;
         loop {
-            let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
-            let signal = match waitpid(tid, Some(flags))? {
+            let signal = match waitid(Id::Pid(tid), flags)? {
                 WaitStatus::StillAlive if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_micros(200)); // nothing else tells us
                     continue;
@@ -194,7 +197,8 @@ impl Stopped {
                                 or choose another process";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, said));
                 }
-                WaitStatus::Stopped(_, signal) => Some(signal),
+                // waitid tells a signal that has arrived as event 0.
+                WaitStatus::PtraceEvent(_, signal, 0) => Some(signal),
                 WaitStatus::PtraceEvent(..) => None,
                 _ => return Err(io::Error::new(io::ErrorKind::NotFound, "it has ended")),
             };

@@ -228,7 +228,8 @@ impl Lab {
     /// the switch. `a.svc`: that cable's end in the switch; frames towards the host are
     /// seen after cut and faults, frames from the host before them, so this shows what a host
     /// whose cable is cut still tries to send. A duplicate that a fault makes of a host's frame
-    /// is seen behind that cable only.
+    /// is seen behind that cable only. A frame's sender is always the one it had here; its
+    /// receiver may be the next hop's, if the host has forwarded it by `bpf_redirect_neigh`.
     ///
     /// # Errors
     /// [`Error::NoLink`], or the kernel refuses a packet socket.

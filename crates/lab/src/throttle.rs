@@ -319,10 +319,11 @@ fn limit(dir: &OwnedFd, controller: Controller, slow: &Slow) -> io::Result<()> {
     }
 }
 
-/// CPU time, and for which time.
+/// CPU time, and for which time. The period is what is rounded to whole microseconds where it
+/// must be: a quota that were rounded down could be too short.
 fn quota(percent: u32) -> (Duration, Duration) {
-    let period = PERIOD.max(QUOTA_LEAST * 100 / percent);
-    (period * percent / 100, period)
+    let quota = QUOTA_LEAST.max(PERIOD * percent / 100);
+    (quota, quota * 100 / percent)
 }
 
 /// How much of it real-time threads may use: as much as asked, or what the machine's
@@ -405,5 +406,33 @@ mod tests {
         assert_eq!(quota(50), (ms(5), ms(10)));
         assert_eq!(quota(200), (ms(20), ms(10)));
         assert_eq!(quota(1), (ms(1), ms(100)));
+        for percent in 1..=100 {
+            let (quota, period) = quota(percent);
+            let (quota, period) = (quota.as_micros(), period.as_micros());
+            // min_cfs_quota_period and max_cfs_quota_period in the kernel's kernel/sched.
+            assert!(quota >= 1000 && period <= 1_000_000, "{percent}%: {quota} of {period} µs");
+            let percent = u128::from(percent);
+            assert!((quota * 100).abs_diff(period * percent) <= percent, "{percent}%: {period} µs");
+        }
+    }
+
+    /// A directory stands for a cgroup of version 2, because a machine may have given both
+    /// controllers to version 1. It takes whatever is written: this shows that the right files
+    /// get what the kernel's documentation asks for, not that a kernel takes it.
+    #[test]
+    fn limits_of_version_2_are_written_as_documented() {
+        let dir = tempfile::tempdir().unwrap();
+        let cgroup = || OwnedFd::from(fs::File::open(dir.path()).unwrap());
+        let written = |slow: Slow| {
+            let paths = ["cpu.max", "memory.max"].map(|file| dir.path().join(file));
+            paths.iter().for_each(|path| fs::write(path, "").unwrap());
+            Controller::ALL.iter().for_each(|c| limit(&cgroup(), *c, &slow).unwrap());
+            paths.map(|path| fs::read_to_string(path).unwrap())
+        };
+        let both = Slow { cpu_percent: Some(20), memory_mib: Some(64) };
+        assert_eq!(written(both), ["2000 10000", "67108864"]);
+        let cpu = Slow { cpu_percent: Some(1), memory_mib: None };
+        assert_eq!(written(cpu), ["1000 100000", "max"]);
+        assert_eq!(written(Slow::default()), ["max", "max"]);
     }
 }

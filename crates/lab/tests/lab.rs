@@ -426,6 +426,63 @@ fn captures_show_both_sides_of_a_cut() {
     assert!(cable.stop().unwrap().frames > 0);
 }
 
+/// `bpf_redirect_neigh` writes the next hop's addresses into the bytes that the capture holds.
+#[test]
+fn a_captured_frame_keeps_its_sender_when_a_host_forwards_it() {
+    let lab = up();
+    let [client, a, b] = ["client", "a", "b"].map(|name| lab.host(name).unwrap());
+    assert!(reachable(&lab, "a", "b", Link::Cluster), "neighbours know each other");
+    let (via, target) = (a.ipv4(Link::Service), b.ipv4(Link::Cluster));
+    let mac = a.mac(Link::Service).map(|byte| format!("{byte:02x}")).join(":");
+    let ip = |words: String| {
+        assert!(client.command("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    };
+    ip(format!("neigh replace {via} lladdr {mac} dev svc0"));
+    ip(format!("route add {target} via {via}"));
+    // Host `a` forwards all that comes from the service link: r1 is the device, r2 to r4 are 0.
+    let script = format!(
+        r#"
+import ctypes, signal, socket, struct
+def bpf(command, attributes):
+    fd = ctypes.CDLL(None, use_errno=True).syscall({SYS_bpf}, command, attributes, len(attributes))
+    assert fd >= 0, ctypes.get_errno()
+    return fd
+service, cluster = map(socket.if_nametoindex, ("svc0", "clu0"))
+steps = [(0xb7, 1, cluster), (0xb7, 2, 0), (0xb7, 3, 0), (0xb7, 4, 0), (0x85, 0, 152), (0x95, 0, 0)]
+steps = [struct.pack("=BBhi", code, register, 0, value) for code, register, value in steps]
+code, gpl = ctypes.create_string_buffer(b"".join(steps)), ctypes.create_string_buffer(b"GPL")
+code_at, gpl_at = ctypes.addressof(code), ctypes.addressof(gpl)
+PROG_LOAD, LINK_CREATE, SCHED_CLS, TCX_INGRESS = 5, 28, 3, 46
+program = bpf(PROG_LOAD, struct.pack("=IIQQ24x", SCHED_CLS, len(steps), code_at, gpl_at))
+link = bpf(LINK_CREATE, struct.pack("=IIII16x", program, service, TCX_INGRESS, 0))
+print("ready", flush=True)
+signal.pause()
+"#,
+        SYS_bpf = libc::SYS_bpf
+    );
+    let mut forwards = a.command("python3");
+    let mut forwards = forwards.args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    forwards.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+
+    let capture = |point| lab.capture(point, CaptureOptions::default()).unwrap();
+    let (before, behind) = (capture("a.svc"), capture("b.clu"));
+    let near = client.in_netns(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    for _ in 0..100 {
+        near.send_to(b"forwarded", (target, 9)).unwrap();
+    }
+    let seen = |capture: &Capture| {
+        let mut frames = lab::read_pcap(capture.path()).unwrap();
+        frames.retain(|f| f.bytes.ends_with(b"forwarded"));
+        frames
+    };
+    eventually("all are forwarded", || seen(&behind).len() == 100);
+    eventually("all are in the file", || seen(&before).len() == 100);
+    let sender = client.mac(Link::Service);
+    assert!(seen(&before).iter().all(|f| f.bytes[6..12] == sender));
+    let forwarder = a.mac(Link::Cluster);
+    assert!(seen(&behind).iter().all(|f| f.bytes[6..12] == forwarder));
+}
+
 #[test]
 fn files_are_kept_when_asked_and_when_a_test_fails() {
     let kept = tempfile::tempdir().unwrap();

@@ -150,17 +150,23 @@ fn an_operators_own_server_is_watched_too() {
 #[test]
 fn a_multipath_listener_is_told_before_it_counts() {
     let port = free_port();
+    let dir = tempfile::tempdir().unwrap();
+    let seen = path_in(&dir, "seen");
+    // A listener of Multipath TCP, and once that has been seen an ordinary one.
     let script = format!(
-        "import socket,time\nfor kind in (262, 6):\n s=socket.socket(2,1,kind)\n \
-         s.setsockopt(1,2,1)\n s.bind(('127.0.0.1',{port}))\n s.listen()\n time.sleep(.5)\n \
-         s.close()\n"
+        "import os,signal,socket,time\ndef listen(protocol):\n s=socket.socket(2,1,protocol)\n \
+         s.setsockopt(1,2,1)\n s.bind(('127.0.0.1',{port}))\n s.listen()\n return s\n\
+         s=listen(262)\nwhile not os.path.exists('{}'): time.sleep(.01)\ns.close()\n\
+         s=listen(6)\nsignal.pause()\n",
+        seen.display()
     );
-    let stage = Stage::new(&[service("go", port, &["python3", "-c", &script])]);
+    let stage = Stage::within(dir, &[service("go", port, &["python3", "-c", &script])]);
     let next = || stage.events.recv_timeout(LIMIT).expect("an event within the limit");
     let service = "go".to_owned();
     assert!(matches!(next(), Event::Started { .. }));
     assert_eq!(next(), Event::Multipath { service: service.clone(), multipath: true });
     assert_eq!(next(), Event::Listening { service: service.clone() });
+    fs::write(seen, "").unwrap();
     assert_eq!(next(), Event::Multipath { service, multipath: false });
 }
 

@@ -295,11 +295,8 @@ impl Stage {
             if !self.pair.lab.host(name)?.is_up() {
                 continue;
             }
-            match node.ended() {
-                Ok(None) => {}
-                Ok(Some(status)) => ended.push((name, status.to_string())),
-                // It died while bits were flipped in it, and the flip has seen its end.
-                Err(e) => ended.push((name, e.to_string())),
+            if let Some(status) = node.ended()? {
+                ended.push((name, status.to_string()));
             }
         }
         Ok(ended)
