@@ -10,6 +10,7 @@ pub mod config;
 mod display;
 pub mod download;
 pub mod find;
+pub mod hashing;
 pub mod idle;
 mod interrupt;
 pub mod operator;

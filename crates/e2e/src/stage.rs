@@ -18,25 +18,21 @@ use crate::batch::Batch;
 use crate::machine;
 use crate::scenario::{How, Scenario};
 use crate::trace;
-use crate::witness::{Witness, weigh};
+use crate::witness::{Witness, weigh, wire_queue};
 
 /// How long anything may take that should happen soon.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a daemon may take to see what it must see; beside it the tests wait for conditions.
 const DETECTION_MS: u32 = 100;
 
-/// How long a frame may wait for its processor to come round to it, where nothing is shaped.
-const BACKLOG: Duration = Duration::from_millis(5);
-
-/// How long what a living host's kernel had handed to its interface before the fence fell may
-/// still go out after the other node's promotion. A shaped cable's queue holds 20 ms and a burst of
-/// 70 KiB. A lease that runs out leaves a quarter of the detection time for it (`queue_ms`); a node
-/// that hands over because its server has crashed does not wait.
-fn wire_queue(rate_mbit: Option<u64>, how: How) -> Duration {
-    let Some(rate) = rate_mbit else { return BACKLOG };
-    let queue = Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate);
+/// How long a failed node's frames may still come after the other one's promotion. A lease that
+/// runs out leaves a quarter of the detection time for them (`queue_ms`); a node that hands over
+/// because its server has crashed does not wait.
+fn wire_queue_after(rate_mbit: Option<u64>, how: How) -> Duration {
+    let queue = wire_queue(rate_mbit);
     match how {
         How::Process | How::Crash => queue,
+        _ if rate_mbit.is_none() => queue,
         _ => queue.saturating_sub(Duration::from_millis(u64::from(DETECTION_MS) / 4)),
     }
 }
@@ -79,8 +75,7 @@ impl Stage {
         };
         let pair = Pair::up(&spec).unwrap_or_else(|e| panic!("{scenario:?}: {e:#}"));
         // Before anything that a client does; the nodes are settled and have no flows.
-        let queue = wire_queue(scenario.rate_mbit, How::Crash);
-        let witness = Witness::start(&pair, queue).unwrap_or_else(|e| panic!("{e:#}"));
+        let witness = Witness::start(&pair, scenario.rate_mbit).unwrap_or_else(|e| panic!("{e:#}"));
         let meddled = Cell::new(false);
         let stage = Stage { pair, scenario, up_ns: now_ns(), meddled, witness, _turn: turn };
         for (key, value) in &stage.scenario.sysctls {
@@ -254,7 +249,7 @@ impl Stage {
         let (_, promoted) = promoted.first().expect("a new primary reports its promotion");
         // A host that is gone is silent from that instant, whatever its kernel had in hand.
         let fenced_ns =
-            promoted.boottime_ns + wire_queue(self.scenario.rate_mbit, how).as_nanos() as u64;
+            promoted.boottime_ns + wire_queue_after(self.scenario.rate_mbit, how).as_nanos() as u64;
         let from = if how == How::Host { killed_ns } else { fenced_ns };
         self.expect_silence(victim, from);
     }

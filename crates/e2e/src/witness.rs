@@ -17,7 +17,9 @@ use demo::clock::now_ns;
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, other};
 use lab::{CaptureOptions, Lab};
-use oracle::{Addresses, Capture, Class, Crash, Dead, Handover, Host, Interval, Story, Verdict};
+use oracle::{
+    Addresses, Beginning, Capture, Class, Crash, Dead, Handover, Host, Interval, Story, Verdict,
+};
 
 /// A child offers a window of its own (`docs/invariants.md`, invariant 4, known edge); and the
 /// time in a reply is another one when the reply is computed again.
@@ -26,6 +28,8 @@ const TOLERATED: [Class; 2] = [Class::EdgeShrunk, Class::Volatile];
 const CLOCK: &str = "Date: ";
 /// A daemon tells of a change once it has made it: the kernel may have obeyed so much earlier.
 const TOLD_AFTER_NS: u64 = 1_000_000;
+/// How long a frame may wait for its processor to come round to it, where nothing is shaped.
+const BACKLOG: Duration = Duration::from_millis(5);
 /// Within this time of the signal a crash is that crash.
 const CRASHES_WITHIN_NS: u64 = 1_000_000_000;
 
@@ -43,14 +47,15 @@ struct Known {
     running: Vec<(Capture, lab::Capture)>,
     /// Times are on [`now_ns`]'s clock until the story is told.
     dead: Vec<(&'static str, u64, Option<u64>)>,
+    cut_off: Vec<(&'static str, u64, Option<u64>)>,
     crashes: Vec<(&'static str, u64)>,
     events: BTreeMap<(u64, &'static str, u64), Event>,
 }
 
 impl Witness {
-    /// Begins to capture at every port.
-    pub fn start(pair: &Pair, queue: Duration) -> anyhow::Result<Witness> {
-        let witness = Witness { known: Mutex::default(), queue };
+    /// Begins to capture at every port. `rate_mbit` is the service link's.
+    pub fn start(pair: &Pair, rate_mbit: Option<u64>) -> anyhow::Result<Witness> {
+        let witness = Witness { known: Mutex::default(), queue: wire_queue(rate_mbit) };
         for host in [CLIENT, NODES[0], NODES[1]] {
             witness.plugged_in(&pair.lab, host)?;
         }
@@ -87,10 +92,22 @@ impl Witness {
 
     /// Its cables carry again, at the earliest from now on.
     pub fn boots(&self, host: &str) {
-        let now = now_ns();
-        for dead in self.known().dead.iter_mut().filter(|(h, _, to)| *h == host && to.is_none()) {
-            dead.2 = Some(now);
-        }
+        end_now(&mut self.known().dead, host);
+    }
+
+    /// All cables of a host are cut both ways, and it lives on.
+    pub fn cut_off(&self, host: &str, at_ns: u64) {
+        self.known().cut_off.push((named(host), at_ns, None));
+    }
+
+    /// Its cables carry again, at the earliest from now on.
+    pub fn mends(&self, host: &str) {
+        end_now(&mut self.known().cut_off, host);
+    }
+
+    /// Everything that the daemons have reported and that was collected, in order.
+    pub fn heard(&self) -> Vec<(&'static str, Event)> {
+        self.known().events.iter().map(|((_, node, _), event)| (*node, event.clone())).collect()
     }
 
     /// A server was made to crash, and a backup was there to carry its flows.
@@ -120,18 +137,25 @@ impl Witness {
     fn story(&self, pair: &Pair) -> anyhow::Result<Story> {
         let known = self.known();
         let wall = Wall::read();
-        let (mut handovers, mut simplex, mut resets) =
-            (Vec::new(), Vec::<Interval>::new(), Vec::new());
+        let (mut handovers, mut beginnings, mut resets) = (Vec::new(), Vec::new(), Vec::new());
+        let mut simplex = Vec::<Interval>::new();
         for ((boottime_ns, node, _), event) in &known.events {
             let at_ns = wall.ns(*boottime_ns);
             let since_ns = at_ns - TOLD_AFTER_NS;
+            let handover = |at_ns| {
+                let (from, to) = (other(node).to_owned(), (*node).to_owned());
+                Handover { from, to, at_ns }
+            };
+            if begins_to_serve(event) {
+                beginnings.push(Beginning { host: (*node).to_owned(), at_ns: since_ns });
+            }
             let open = simplex.last_mut().filter(|i| i.to_ns.is_none());
             match event.event.as_str() {
-                "promoted" => handovers.push(Handover {
-                    from: other(node).to_owned(),
-                    to: (*node).to_owned(),
-                    at_ns: since_ns,
-                }),
+                "promoted" => handovers.push(handover(since_ns)),
+                // Of two that served, this one does from now on.
+                "two_primaries" if event.fields.get("yielded") == Some(&false.into()) => {
+                    handovers.push(handover(since_ns));
+                }
                 "simplex" if open.is_none() => {
                     simplex.push(Interval { from_ns: since_ns, to_ns: None })
                 }
@@ -140,10 +164,10 @@ impl Witness {
                 _ => {}
             }
         }
-        let dead = known.dead.iter().map(|&(host, from, to)| {
+        let unheard = |&(host, from, to): &(&str, u64, Option<u64>)| {
             let time = Interval { from_ns: wall.ns(from), to_ns: to.map(|to| wall.ns(to)) };
             Dead { host: host.to_owned(), time }
-        });
+        };
         let crash = |&(host, from): &(&str, u64)| {
             // A process that is in the middle of close() finishes that before it dies.
             let died = |((at, node, _), event): &(&(u64, &str, u64), &Event)| {
@@ -152,17 +176,21 @@ impl Witness {
             };
             let died = known.events.iter().find(died).map(|((at, ..), _)| *at);
             let from_ns = wall.ns(died.unwrap_or(from));
-            let back = handovers.iter().find(|h| h.to == host && h.at_ns > from_ns);
-            let time = Interval { from_ns, to_ns: back.map(|h| h.at_ns) };
+            let promoted = handovers.iter().filter(|h| h.to == host).map(|h| h.at_ns);
+            let began = beginnings.iter().filter(|b| b.host == host).map(|b| b.at_ns);
+            let to_ns = promoted.chain(began).filter(|at| *at > from_ns).min();
+            let time = Interval { from_ns, to_ns };
             Crash { host: host.to_owned(), time }
         };
         Ok(Story {
             hosts: hosts(&pair.lab),
             services: vec![pair.at()],
-            dead: dead.collect(),
+            dead: known.dead.iter().map(unheard).collect(),
+            cut_off: known.cut_off.iter().map(unheard).collect(),
             crashes: known.crashes.iter().map(crash).collect(),
             simplex,
             handovers,
+            beginnings,
             resets,
             volatile_lines: vec![CLOCK.to_owned()],
             queue_ns: self.queue.as_nanos() as u64,
@@ -177,6 +205,28 @@ impl Witness {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long what a living host's kernel had handed to its interface before the fence fell may
+/// still go out after the other node's promotion. A shaped cable's queue holds 20 ms and a burst of
+/// 70 KiB.
+pub(crate) fn wire_queue(rate_mbit: Option<u64>) -> Duration {
+    let Some(rate) = rate_mbit else { return BACKLOG };
+    Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate)
+}
+
+/// A node serves from now on although nobody has handed over to it. The other reasons are those of
+/// a primary that loses its backup.
+fn begins_to_serve(event: &Event) -> bool {
+    let reason = event.fields.get("reason").and_then(|reason| reason.as_str());
+    event.event == "simplex" && reason.is_some_and(|r| ["Alone", "RankedFirst"].contains(&r))
+}
+
+fn end_now(intervals: &mut [(&'static str, u64, Option<u64>)], host: &str) {
+    let now = now_ns();
+    for open in intervals.iter_mut().filter(|(h, _, to)| *h == host && to.is_none()) {
+        open.2 = Some(now);
     }
 }
 

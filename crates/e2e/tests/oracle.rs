@@ -7,9 +7,16 @@ use e2e::{MB, PATIENCE, Scenario};
 use oracle::Class;
 
 /// Acknowledges one client segment in the service's name, past every filter of the host: the second
-/// emitter that the fence does not allow. Its checksum is wrong, so no client is disturbed.
+/// emitter that the fence does not allow. Its checksum is a promise that nobody keeps, so no client
+/// is disturbed.
 const FORGER: &str = r#"
 import pathlib, socket, struct, sys
+
+def words(b):  # RFC 1071
+    n = sum(struct.unpack("!%dH" % (len(b) // 2), b))
+    n = (n & 0xffff) + (n >> 16)
+    return (n & 0xffff) + (n >> 16)
+
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 s.bind(("svc0", 3))
 s.setsockopt(263, 20, 1)  # SOL_PACKET, PACKET_QDISC_BYPASS
@@ -22,7 +29,9 @@ while True:
     if ports[2:] != b"\x00\x50" or 34 + (offset >> 2) >= len(f):
         continue
     ip = bytes([0x45, 0, 0, 40]) + bytes(4) + bytes([64, 6, 0, 0]) + f[30:34] + f[26:30]
-    tcp = ports[2:] + ports[:2] + struct.pack("!IIBBHHH", ack, seq, 0x50, 0x10, 1, 0xdead, 0)
+    ip = ip[:10] + struct.pack("!H", 0xffff ^ words(ip)) + ip[12:]
+    promise = words(ip[12:] + struct.pack("!HH", 6, 20))
+    tcp = ports[2:] + ports[:2] + struct.pack("!IIBBHHH", ack, seq, 0x50, 0x10, 1, promise, 0)
     s.send(f[6:12] + f[0:6] + b"\x08\x00" + ip + tcp)
     break
 "#;

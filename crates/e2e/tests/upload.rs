@@ -1,56 +1,23 @@
 //! What clients send is as safe as what they get.
 
-use std::sync::Arc;
-
 use demo::clock::Bell;
 use demo::download::Download;
-use demo::find;
-use demo::pair::Service;
 use demo::site::Site;
+use demo::{find, hashing};
 use e2e::{CLIENT, How, MB, Scenario, undisturbed};
 use sha2::{Digest, Sha256};
 
-/// Answers an upload with its hash.
-const HASHES: &str = r#"
-import hashlib, http.server, socketserver, sys
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_PUT(self):
-        left, hash = int(self.headers["Content-Length"]), hashlib.sha256()
-        while left:
-            part = self.rfile.read(min(left, 1 << 20))
-            if not part:
-                return
-            hash.update(part)
-            left -= len(part)
-        answer = hash.hexdigest().encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *args):
-        pass
-
-http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
-"#;
-
-fn hashing() -> Service {
-    Service {
-        name: "hashes".into(),
-        port: 80,
-        program: Arc::new(|place| {
-            let python = find::program("python3", "python3")?.display().to_string();
-            let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
-            Ok(vec![python, "-c".into(), HASHES.into(), ip, port])
-        }),
-        flow_budget_mib: 600,
-    }
-}
+/// MiB of one flow in the journal: more than the largest upload.
+const FLOW_BUDGET_MIB: u32 = 600;
 
 /// Uploads the site's large file; the primary fails when its server's host has seen about half.
 fn upload(size: u64, how: How) {
-    let stage = Scenario::new().service(hashing()).size(size).idle(0).rate(1000).up();
+    let stage = Scenario::new()
+        .service(hashing::service(FLOW_BUDGET_MIB))
+        .size(size)
+        .idle(0)
+        .rate(1000)
+        .up();
     let file = stage.pair.site.root().join(&Site::LARGE[1..]).display().to_string();
     let url = format!("http://{}/", stage.pair.at());
     let curl = find::program("curl", "curl").unwrap().display().to_string();

@@ -37,7 +37,7 @@ pub struct Slow {
     /// threads are held to it as well.
     pub cpu_percent: Option<u32>,
     /// Memory for all its processes together, MiB. They lose their page cache, swap, and are
-    /// killed when even that is not enough.
+    /// killed when even that is not enough; but for the first one, which is the lab's.
     pub memory_mib: Option<u64>,
 }
 
@@ -186,6 +186,9 @@ impl Lab {
         let children = running.children();
         children.accept(host.name())?;
         let mut throttle = running.throttle();
+        if slow.memory_mib.is_some() {
+            offer_all_but_first(&running)?;
+        }
         for controller in Controller::ALL {
             let wanted = match controller {
                 Controller::Cpu => slow.cpu_percent.is_some(),
@@ -241,6 +244,16 @@ impl Lab {
         move_all(running, &dir, procs)?;
         Ok(Some(dir))
     }
+}
+
+/// Has the kernel kill any other process of a host before the first one, whose end would be the end
+/// of the host, and that is another fault. What they start later inherits it.
+fn offer_all_but_first(running: &Running) -> Result<()> {
+    for process in running.processes()? {
+        // It may have ended.
+        let _ = fs::write(format!("/proc/{}/oom_score_adj", process.pid), "1000");
+    }
+    Ok(())
 }
 
 /// Moves all processes of a host; a child of one that has moved is born there.

@@ -82,6 +82,8 @@ pub(crate) struct Index {
     pub(crate) by_addresses: HashMap<Addresses, Vec<Segment>>,
     pub(crate) files: Files,
     pub(crate) frames: u64,
+    /// Of these, those that no receiver takes.
+    pub(crate) damaged: u64,
     /// The first frame's time.
     pub(crate) begin_ns: u64,
     pub(crate) gaps: Vec<Gap>,
@@ -170,6 +172,7 @@ impl Index {
             self.frames += 1;
             match wire::read(&packet.data, packet.orig_len, |ip, port| story.is_service(ip, port)) {
                 Read::Other => {}
+                Read::Damaged => self.damaged += 1,
                 Read::Odd(why) => self.gap(&name, number, why.to_owned()),
                 Read::Segment(parsed) => {
                     let inward = story.is_service(parsed.target.ip(), parsed.target.port());

@@ -3,7 +3,8 @@
 //! A primary with a backup sends SYN-ACK, FIN and RST to its peer, which passes them on. Passing
 //! on is no emission: the segment is the primary's, emitted where it left the primary. A port sees
 //! frames behind the host's own queue, and a queue may cut an offloaded frame into pieces, so what
-//! is passed on is recognised by its header and its place in the stream, each byte once.
+//! is passed on is recognised by its header and its place in the stream, each byte as often as it
+//! has come: a cable may double it.
 
 use std::collections::HashMap;
 
@@ -27,10 +28,10 @@ struct Bounce {
     segment: Segment,
     start: u64,
     end: u64,
-    /// How much of it, payload and control bits, has not come to the peer.
-    coming: u64,
-    /// How much of it the peer has not passed on.
-    left: u64,
+    /// How much of it, payload and control bits, has come to the peer.
+    came: u64,
+    /// How much of it the peer has passed on.
+    passed: u64,
 }
 
 /// What a port shows of a service's segment at a node.
@@ -90,8 +91,8 @@ impl Emitters {
     /// has just left one node for the other is expected there, whatever it looks like.
     pub(crate) fn way(&mut self, s: &Segment, start: u64, end: u64, story: &Story) -> Way {
         let is_node = |host: u8| story.hosts[usize::from(host)].node;
-        // What a dead host sends goes nowhere.
-        let lives = !story.is_dead(s.host.into(), s.at_ns);
+        // What a host sends that is dead or cut off goes nowhere.
+        let lives = !story.is_unheard(s.host.into(), s.at_ns);
         let others = story.nodes().map(|node| node as u8).filter(|node| *node != s.host);
         let peer = others.take(usize::from(lives)).next();
         let to_node = s.target.filter(|&host| is_node(host));
@@ -130,32 +131,37 @@ impl Emitters {
         if self.bounces.len() == REMEMBERED {
             self.bounces.remove(0);
         }
-        let weight = weight(s);
-        let bounce = Bounce { through, segment: *s, start, end, coming: weight, left: weight };
-        self.bounces.push(bounce);
+        self.bounces.push(Bounce { through, segment: *s, start, end, came: 0, passed: 0 });
     }
 
-    /// It comes to the peer over the link on which it left.
+    /// It comes to the peer over the link on which it left, perhaps not for the first time.
     fn arrives(&mut self, s: &Segment, start: u64, end: u64) -> bool {
         let weight = weight(s);
-        let this = |b: &&mut Bounce| {
+        let this = |b: &Bounce| {
             b.through == s.host
                 && b.segment.link == s.link
                 && s.at_ns < b.segment.at_ns + ON_ITS_WAY_NS
                 && weight > 0
-                && b.coming >= weight
                 && b.has(s, start, end)
         };
-        self.bounces.iter_mut().find(this).map(|b| b.coming -= weight).is_some()
+        let first = |b: &Bounce| this(b) && b.came + weight <= self::weight(&b.segment);
+        // On the link of the clients, what is passed on may look the same.
+        let may_be_again = s.link == Link::Cluster || (!s.from_host && s.target == Some(s.host));
+        let found = self
+            .bounces
+            .iter()
+            .position(first)
+            .or_else(|| may_be_again.then(|| self.bounces.iter().rposition(this)).flatten());
+        found.map(|n| self.bounces[n].came += weight).is_some()
     }
 
     /// It has come, and leaves the peer.
     fn passes(&mut self, s: &Segment, start: u64, end: u64) -> bool {
         let weight = weight(s);
         let this = |b: &&mut Bounce| {
-            b.through == s.host && weight > 0 && b.left >= b.coming + weight && b.has(s, start, end)
+            b.through == s.host && weight > 0 && b.passed + weight <= b.came && b.has(s, start, end)
         };
-        self.bounces.iter_mut().find(this).map(|b| b.left -= weight).is_some()
+        self.bounces.iter_mut().find(this).map(|b| b.passed += weight).is_some()
     }
 
     /// A node's own segment leaves it. Whether it comes late: out of a queue, after its node was

@@ -126,7 +126,7 @@ impl Judge<'_> {
     fn see(&mut self, s: &Segment, payload: &[u8]) {
         let Some(place) = self.place(s) else {
             self.outcome.statistics.wild += 1;
-            if !s.inward && !s.flags.rst && !self.report.story.is_dead(s.host.into(), s.at_ns) {
+            if !s.inward && !s.flags.rst && !self.report.story.is_unheard(s.host.into(), s.at_ns) {
                 let expected =
                     format!("a segment near position {} of the stream", self.outward.end);
                 self.report.find((Class::I4, "wild"), s, None, expected, format!("seq {}", s.seq));
@@ -136,7 +136,7 @@ impl Judge<'_> {
         let sight = self.sight(s, place);
         let leaves =
             matches!(sight, Sight::ClientSent | Sight::Emitted | Sight::PassedOn | Sight::Relayed);
-        if leaves && self.report.story.is_dead(s.host.into(), s.at_ns) {
+        if leaves && self.report.story.is_unheard(s.host.into(), s.at_ns) {
             self.outcome.statistics.swallowed += 1;
             return;
         }

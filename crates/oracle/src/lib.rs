@@ -26,6 +26,7 @@
 //! | [`Class::Replaced`] | everywhere | it changed before any client had it |
 //! | [`Class::Volatile`] | everywhere | a line changed that may, says the story |
 //!
+//! A frame with a wrong checksum is counted and passed over, since every receiver does the same.
 //! Not judged: whether a server was right to end its stream (nobody on the network can know), and
 //! the size of segments, which a frame that is still to be cut by offload does not tell.
 //!
@@ -58,7 +59,9 @@ mod wire;
 
 pub use capture::Capture;
 pub use error::JudgeError;
-pub use story::{Addresses, Crash, Dead, Excluded, Handover, Host, Interval, Link, Story};
+pub use story::{
+    Addresses, Beginning, Crash, Dead, Excluded, Handover, Host, Interval, Link, Story,
+};
 pub use verdict::{Class, Exemption, Finding, Gap, Silence, Statistics, Verdict};
 
 use capture::Index;
@@ -69,9 +72,11 @@ use split::Split;
 /// # Errors
 /// A capture cannot be read, or the story does not know its host.
 pub fn judge(captures: &[Capture], story: &Story) -> Result<Verdict, JudgeError> {
-    let Index { by_addresses, files, frames, begin_ns, gaps } = Index::read(captures, story)?;
+    let story = &story.settled();
+    let index = Index::read(captures, story)?;
+    let Index { by_addresses, files, frames, damaged, begin_ns, gaps } = index;
     let mut verdict = Verdict { gaps, ..Verdict::default() };
-    verdict.statistics.frames = frames;
+    (verdict.statistics.frames, verdict.statistics.damaged) = (frames, damaged);
     let missing: Vec<_> = judge::ports(story)
         .into_iter()
         .filter(|(host, link)| !captures.iter().any(|c| c.host == *host && c.link == *link))

@@ -91,6 +91,16 @@ pub struct Handover {
     pub at_ns: u64,
 }
 
+/// A node that begins to serve without having been promoted, such as the first one to come back
+/// after both have died.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beginning {
+    /// The node.
+    pub host: String,
+    /// When it began.
+    pub at_ns: u64,
+}
+
 /// One connection's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Addresses {
@@ -119,6 +129,9 @@ pub struct Story {
     pub services: Vec<SocketAddr>,
     /// Hosts whose plug was pulled.
     pub dead: Vec<Dead>,
+    /// Hosts that lived on while all their cables were cut, both ways: what they sent then never
+    /// reached a cable either.
+    pub cut_off: Vec<Dead>,
     /// Servers that crashed while a backup could carry their flows.
     pub crashes: Vec<Crash>,
     /// When the pair was officially simplex. A flow that lives through one is simplex from then
@@ -126,6 +139,9 @@ pub struct Story {
     pub simplex: Vec<Interval>,
     /// Failovers and switchovers.
     pub handovers: Vec<Handover>,
+    /// Nodes that began to serve by themselves. Only the death of who served until then gives them
+    /// the right to.
+    pub beginnings: Vec<Beginning>,
     /// Flows that the pair has listed as reset.
     pub resets: Vec<Addresses>,
     /// Flows that are not judged.
@@ -149,9 +165,11 @@ impl Default for Story {
             hosts: Vec::new(),
             services: Vec::new(),
             dead: Vec::new(),
+            cut_off: Vec::new(),
             crashes: Vec::new(),
             simplex: Vec::new(),
             handovers: Vec::new(),
+            beginnings: Vec::new(),
             resets: Vec::new(),
             excluded: Vec::new(),
             end_ns: None,
@@ -163,6 +181,38 @@ impl Default for Story {
 }
 
 impl Story {
+    /// The same story with each rightful beginning told as a hand-over, and with hand-overs that
+    /// nobody heard of undone. A node begins rightfully if the host of the other one has died since that
+    /// served. A node that is promoted while it is cut off serves nobody: the other one goes on.
+    pub(crate) fn settled(&self) -> Story {
+        let mut settled = self.clone();
+        for unheard in &mut settled.handovers {
+            let is_its = |cut: &&Dead| cut.host == unheard.to && cut.time.contains(unheard.at_ns);
+            if self.cut_off.iter().any(|cut| is_its(&cut)) {
+                unheard.to.clone_from(&unheard.from);
+            }
+        }
+        let mut beginnings: Vec<_> = self.beginnings.iter().collect();
+        beginnings.sort_by_key(|b| b.at_ns);
+        for Beginning { host, at_ns } in beginnings {
+            let last = settled.handover_before(*at_ns);
+            let mut others = self.nodes().map(|node| &self.hosts[node].name);
+            let Some(other) = others.find(|name| *name != host) else { continue };
+            let served_ns = match last {
+                Some(last) if last.to == *other => last.at_ns,
+                // It has served all along, and has come back.
+                Some(_) => continue,
+                None => 0,
+            };
+            let since = |d: &&Dead| (served_ns..=*at_ns).contains(&d.time.from_ns);
+            if self.dead.iter().filter(since).any(|d| d.host == *other) {
+                let (from, to) = (other.clone(), host.clone());
+                settled.handovers.push(Handover { from, to, at_ns: *at_ns });
+            }
+        }
+        settled
+    }
+
     pub(crate) fn is_service(&self, ip: IpAddr, port: u16) -> bool {
         self.services.contains(&SocketAddr::new(ip, port))
     }
@@ -180,9 +230,10 @@ impl Story {
     }
 
     /// Whether frames that this host sends at this instant are swallowed.
-    pub(crate) fn is_dead(&self, host: usize, at_ns: u64) -> bool {
+    pub(crate) fn is_unheard(&self, host: usize, at_ns: u64) -> bool {
         let name = &self.hosts[host].name;
-        self.dead.iter().any(|d| d.host == *name && d.time.contains(at_ns))
+        let all = self.dead.iter().chain(&self.cut_off);
+        all.into_iter().any(|d| d.host == *name && d.time.contains(at_ns))
     }
 
     pub(crate) fn is_simplex(&self, at_ns: u64) -> bool {

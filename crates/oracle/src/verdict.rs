@@ -160,6 +160,8 @@ pub struct Silence {
 pub struct Statistics {
     /// Frames read.
     pub frames: u64,
+    /// Of these, those with a wrong checksum, which no receiver takes.
+    pub damaged: u64,
     /// Flows judged.
     pub flows: u64,
     /// Segments judged.
@@ -174,7 +176,7 @@ pub struct Statistics {
     pub passed_on: u64,
     /// Segments of a fenced host that came out of its queue after the hand-over, in time.
     pub late: u64,
-    /// Segments of hosts whose plug was pulled.
+    /// Segments of hosts whose plug was pulled, or whose cables were cut.
     pub swallowed: u64,
     /// Segments with sequence numbers far from any flow.
     pub wild: u64,
@@ -221,9 +223,10 @@ impl fmt::Display for Statistics {
         let s = self;
         write!(
             f,
-            "{} frames, {} flows, {} segments, {} bytes compared ({} not), {} spans, {} passed \
+            "{} frames ({} damaged), {} flows, {} segments, {} bytes compared ({} not), {} spans, {} passed \
              on, {} late, {} swallowed, {} wild",
             s.frames,
+            s.damaged,
             s.flows,
             s.segments,
             s.bytes_compared,

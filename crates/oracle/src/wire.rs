@@ -2,6 +2,13 @@
 //!
 //! The headers are read by smoltcp, so that nothing the product uses to read or build segments is
 //! trusted here. Lengths come from the headers, since a capture may keep only the beginning.
+//!
+//! A frame with a wrong checksum is no segment: no receiver takes it. A checksum may also be a
+//! promise: on its way from a host's TCP to what completes it, such as a network card, its place
+//! holds the sum of the pseudo header alone (Linux: CHECKSUM_PARTIAL), and the frame has no end to
+//! be compared with. Between hosts that share a machine nothing ever completes it. What damages
+//! frames must complete it first, or the receiver would complete it over the damage; so a promise
+//! is taken for intact. One damaged frame in 2^16 looks like a promise by chance.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -67,6 +74,8 @@ pub(crate) enum Read {
     Other,
     /// TCP that cannot be read.
     Odd(&'static str),
+    /// IP or TCP with a wrong checksum.
+    Damaged,
 }
 
 /// Reads a frame of `frame_len` bytes on the wire, of which `kept` were captured. Only segments
@@ -75,6 +84,9 @@ pub(crate) fn read(kept: &[u8], frame_len: u32, is_service: impl Fn(IpAddr, u16)
     let Ok(frame) = EthernetFrame::new_checked(kept) else { return Read::Other };
     let ethernet_header = kept.len() - frame.payload().len();
     let packet = frame.payload();
+    if frame.ethertype() == EthernetProtocol::Ipv4 && !is_ipv4_header_intact(packet) {
+        return Read::Damaged;
+    }
     let ip = match frame.ethertype() {
         EthernetProtocol::Ipv4 => ipv4(packet),
         EthernetProtocol::Ipv6 => ipv6(packet),
@@ -92,6 +104,10 @@ pub(crate) fn read(kept: &[u8], frame_len: u32, is_service: impl Fn(IpAddr, u16)
     let segment = &segment[..segment.len().min((packet_len as usize).saturating_sub(ip.header))];
     if segment.len() < TCP_HEADER {
         return Read::Odd("cut inside the TCP header");
+    }
+    let is_whole = ip.header + segment.len() == packet_len as usize;
+    if is_whole && !ip.fragment && !is_segment_intact(&ip, segment) {
+        return Read::Damaged;
     }
     let tcp = TcpPacket::new_unchecked(segment);
     let source = SocketAddr::new(ip.source, tcp.src_port());
@@ -182,6 +198,41 @@ fn ipv6(packet: &[u8]) -> Result<Option<Ip>, &'static str> {
         ecn: ip.traffic_class() & 3,
         fragment: false,
     }))
+}
+
+/// Whether a receiver takes the header, as far as it was captured (RFC 1122 §3.2.1.2).
+fn is_ipv4_header_intact(packet: &[u8]) -> bool {
+    let Some(first) = packet.first() else { return true };
+    let header = usize::from(first & 15) * 4;
+    header >= IPV4_HEADER && packet.get(..header).is_none_or(|header| fold(sum(header)) == 0xffff)
+}
+
+/// Whether the checksum of a whole segment is right (RFC 9293 §3.1), or a promise.
+fn is_segment_intact(ip: &Ip, segment: &[u8]) -> bool {
+    let addresses = match (ip.source, ip.target) {
+        (IpAddr::V4(source), IpAddr::V4(target)) => sum(&source.octets()) + sum(&target.octets()),
+        (IpAddr::V6(source), IpAddr::V6(target)) => sum(&source.octets()) + sum(&target.octets()),
+        _ => unreachable!("both are of one packet"),
+    };
+    let pseudo = addresses + u64::from(u8::from(IpProtocol::Tcp)) + segment.len() as u64;
+    let stored = u16::from_be_bytes([segment[16], segment[17]]);
+    // Zero has two representations.
+    let is_promised = fold(pseudo) % 0xffff == stored % 0xffff;
+    is_promised || fold(pseudo + sum(segment)) == 0xffff
+}
+
+/// The sum of 16-bit words, the last one filled up with zero (RFC 1071).
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<2>();
+    let last = rest.first().map_or(0, |&byte| u64::from(byte) << 8);
+    words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>() + last
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
 }
 
 fn options(mut bytes: &[u8]) -> Options {

@@ -109,8 +109,13 @@ impl Campaign {
                 }
                 Err(e) => {
                     let text = format!("{e:#}");
-                    let complaint =
-                        Complaint { sort: Sort::NotPlayed, early: false, text, class: None };
+                    let complaint = Complaint {
+                        sort: Sort::NotPlayed,
+                        early: false,
+                        text,
+                        class: None,
+                        at_ns: None,
+                    };
                     (Evidence::default(), Outcome::Failed(vec![complaint]))
                 }
             };

@@ -55,11 +55,22 @@ pub struct Said {
     pub text: String,
 }
 
+/// What the oracle holds against a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// The class, or `gap`.
+    pub class: String,
+    /// When, on [`demo::clock::now_ns`]'s clock; a gap has no time.
+    pub at_ns: Option<u64>,
+    /// The finding.
+    pub text: String,
+}
+
 /// The oracle's word.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Oracle {
-    /// What must not be: the class, or `gap`, and the finding.
-    pub findings: Vec<(String, String)>,
+    /// What must not be.
+    pub findings: Vec<Found>,
     /// The captures lacked frames, so there is no judgement.
     pub blind: bool,
     /// Findings by class, the tolerated ones included.
@@ -75,6 +86,8 @@ pub struct Evidence {
     pub up_ns: u64,
     /// What was done, in order.
     pub done: Vec<Done>,
+    /// When what lasts for a time was over, on [`demo::clock::now_ns`]'s clock.
+    pub over_ns: Option<u64>,
     /// A moment that did not come, so that not all was done.
     pub missed: Option<String>,
     /// Client programs.
@@ -91,6 +104,8 @@ pub struct Evidence {
     pub ended: Vec<String>,
     /// The daemon that bits were flipped in has died.
     pub flip_killed_daemon: bool,
+    /// It died so soon that it can have done nothing with them.
+    pub flip_killed_at_once: bool,
     /// Why the pair was not whole again, or did not serve, once everything was mended.
     pub not_mended: Option<String>,
     /// What the run left behind on the machine.
@@ -119,6 +134,22 @@ impl Evidence {
     pub fn was_simplex_before(&self) -> bool {
         let last = self.last_fault_ns().unwrap_or(u64::MAX);
         self.events("simplex").any(|said| (self.up_ns..last).contains(&said.at_ns))
+    }
+
+    /// The node on which something was done first took flows over afterwards.
+    pub fn hit_node_took_over(&self) -> bool {
+        let Some(first) = self.done.first() else { return false };
+        self.events("promoted").any(|said| {
+            said.at_ns >= first.at_ns && first.node.as_deref() == Some(said.node.as_str())
+        })
+    }
+
+    /// Both nodes served at once, and the one that had the clients gives way: the node on which
+    /// something was done first, and which they cannot have reached, stays.
+    pub fn gave_way_to_hit_node(&self) -> bool {
+        let hit = self.done.first().and_then(|first| first.node.as_deref());
+        self.events("two_primaries")
+            .any(|said| Some(said.node.as_str()) != hit && said.text.ends_with("gives way"))
     }
 
     /// A server or a daemon died of what was done to it.

@@ -27,12 +27,16 @@ pub enum Kind {
     Hang,
     /// A cable is cut for a while, one way or both.
     Cut,
+    /// Both cables of a node are cut at one instant, both ways, and mended after a while.
+    Partition,
     /// Cables lose, double, reorder, corrupt and delay frames.
     BadCables,
     /// The same, and the primary's host dies.
     BadCablesKill,
     /// A host gets little CPU time for a while.
     Slow,
+    /// A host gets little memory for a while.
+    Memory,
     /// Bits flip in a server's processes.
     FlipServer,
     /// Bits flip in a daemon.
@@ -47,7 +51,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 17] = [
         Kind::KillHost,
         Kind::KillServer,
         Kind::CrashServer,
@@ -55,9 +59,11 @@ impl Kind {
         Kind::KillDaemon,
         Kind::Hang,
         Kind::Cut,
+        Kind::Partition,
         Kind::BadCables,
         Kind::BadCablesKill,
         Kind::Slow,
+        Kind::Memory,
         Kind::FlipServer,
         Kind::FlipDaemon,
         Kind::BackupThenPrimary,
@@ -152,12 +158,23 @@ pub enum Act {
         /// How long.
         time: Duration,
     },
+    /// All cables of a node are cut at one instant, both ways, for so long.
+    Partition(Who, Duration),
     /// A host is slow for so long.
     Slow {
         /// Which.
         who: Who,
         /// CPU time, percent of one CPU.
         percent: u32,
+        /// How long.
+        time: Duration,
+    },
+    /// A host is short of memory for so long.
+    Starve {
+        /// Which.
+        who: Who,
+        /// For all its processes together, MiB; what they had before may not count.
+        mib: u64,
         /// How long.
         time: Duration,
     },
@@ -181,7 +198,12 @@ impl Act {
     pub fn victim(&self) -> Option<Who> {
         match *self {
             Act::Host(who) | Act::Server(who, _) | Act::Daemon(who) => Some(who),
-            Act::Hang(..) | Act::Cut { .. } | Act::Slow { .. } | Act::Flip { .. } => None,
+            Act::Hang(..)
+            | Act::Cut { .. }
+            | Act::Partition(..)
+            | Act::Slow { .. }
+            | Act::Starve { .. }
+            | Act::Flip { .. } => None,
         }
     }
 }
@@ -201,6 +223,10 @@ impl fmt::Display for Act {
                 };
                 let sign = if *carrier { ", with a sign" } else { "" };
                 write!(f, "{cable} is cut {ways} for {time:?}{sign}")
+            }
+            Act::Partition(who, time) => write!(f, "{who} is cut off for {time:?}"),
+            Act::Starve { who, mib, time } => {
+                write!(f, "{who} has {mib} MiB of memory for {time:?}")
             }
             Act::Slow { who, percent, time } => {
                 write!(f, "{who} has {percent}% of a CPU for {time:?}")

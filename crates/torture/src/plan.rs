@@ -140,6 +140,7 @@ impl Plan {
             Kind::KillDaemon => Act::Daemon(who),
             Kind::Hang => Act::Hang(who, Duration::from_millis(rng.u64(20..3000))),
             Kind::Cut => cut(rng, who),
+            Kind::Partition => Act::Partition(who, Duration::from_millis(rng.u64(20..2000))),
             Kind::BadCables => {
                 self.bad = Some(bad(rng));
                 return;
@@ -151,6 +152,11 @@ impl Plan {
             Kind::Slow => {
                 let time = Duration::from_millis(rng.u64(200..2000));
                 Act::Slow { who, percent: rng.u32(10..40), time }
+            }
+            Kind::Memory => {
+                let time = Duration::from_millis(rng.u64(200..2000));
+                // What its processes have already may not count, so it is little.
+                Act::Starve { who, mib: 1 << rng.u32(0..5), time }
             }
             Kind::FlipServer => flip(rng, who, Program::Server),
             Kind::FlipDaemon => flip(rng, who, Program::Daemon),

@@ -3,7 +3,7 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::ensure;
 use demo::clock::now_ns;
@@ -12,7 +12,7 @@ use e2e::machine::{self, Disturbed};
 use lab::{Link, Way};
 use oracle::{Class, Gap};
 
-use crate::evidence::{Evidence, Oracle};
+use crate::evidence::{Evidence, Found, Oracle};
 use crate::fault::{Act, Kind, Program, Who};
 use crate::leak::Held;
 use crate::load::{Load, open_idle, try_out};
@@ -26,7 +26,8 @@ use crate::stage::{Stage, Waiting};
 const TOLERATED: [Class; 2] = [Class::EdgeShrunk, Class::Volatile];
 /// How long clients may need, from the last fault on.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// The same where clients may wait for good: for a server with flipped bits, or with nobody left.
+/// The same where clients may wait for good: for a server with flipped bits, with nobody left, or
+/// for a node that gives way to the other one after a partition.
 const PATIENCE_IN_VAIN: Duration = Duration::from_secs(5);
 
 /// Plays a plan. `product` is the daemon's program; files of a run that is to be looked at go to
@@ -94,13 +95,16 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
                 break;
             }
         }
+        if let (Some(who), true) = (flipped_daemon(&step.act), evidence.missed.is_none()) {
+            evidence.flip_killed_at_once = stage.ends_at_once(stage.name(who));
+        }
         lasting = Some(&step.act);
     }
     let report = thread::scope(|scope| -> anyhow::Result<_> {
         let site = &stage.pair.site;
         let asking = scope.spawn(move || idle.finish(site, PATIENCE.min(patience(plan) * 2)));
         if let Some(act) = lasting {
-            stage.end(act)?;
+            evidence.over_ns = stage.end(act)?;
         }
         Ok(asking.join().expect("the thread does not panic"))
     })?;
@@ -152,17 +156,19 @@ fn come(
 
 /// What there is to be seen when all clients are done.
 fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result<()> {
-    let flipped = [Kind::FlipServer, Kind::FlipDaemon].contains(&plan.kind);
-    if let (true, Some(done)) = (flipped, evidence.done.first()) {
+    let may_crash = [Kind::FlipServer, Kind::FlipDaemon, Kind::Memory].contains(&plan.kind);
+    if let (true, Some(done)) = (may_crash, evidence.done.first()) {
         stage.note_crashes(done.node.as_deref().unwrap_or(CLIENT), done.at_ns);
     }
     for (node, status) in stage.ended()? {
         let of_it = |step: &Step, act: fn(&Act) -> Option<Who>| {
             act(&step.act).is_some_and(|who| stage.name(who) == node)
         };
+        let starved =
+            plan.steps.iter().any(|step| of_it(step, starved)) && status.contains("SIGKILL");
         if plan.steps.iter().any(|step| of_it(step, flipped_daemon)) {
             evidence.flip_killed_daemon = true;
-        } else if !plan.steps.iter().any(|step| of_it(step, killed_daemon)) {
+        } else if !starved && !plan.steps.iter().any(|step| of_it(step, killed_daemon)) {
             evidence.ended.push(format!("the daemon of {node} has ended by itself: {status}"));
         }
     }
@@ -172,6 +178,9 @@ fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Re
         }
     }
     let mended = || -> anyhow::Result<()> {
+        for who in plan.steps.iter().filter_map(|step| flipped_daemon(&step.act)) {
+            stage.replace_daemon(stage.name(who))?;
+        }
         stage.mend()?;
         let report = try_out(&stage.pair)?;
         ensure!(report.failures.is_empty(), "new clients: {}", report.failures.join("; "));
@@ -197,21 +206,31 @@ fn flipped_daemon(act: &Act) -> Option<Who> {
     }
 }
 
+fn starved(act: &Act) -> Option<Who> {
+    if let Act::Starve { who, .. } = act { Some(*who) } else { None }
+}
+
 /// Has the oracle judge the captures.
 fn testimony(stage: &Stage) -> Oracle {
     let verdict = match stage.judge() {
         Ok(verdict) => verdict,
         Err(e) => {
-            let findings = vec![("gap".to_owned(), format!("no verdict: {e:#}"))];
+            let findings = vec![gap(format!("no verdict: {e:#}"))];
             return Oracle { findings, ..Oracle::default() };
         }
     };
     let name = |class: &Class| format!("{class:?}");
-    let mut findings: Vec<_> =
-        verdict.without(&TOLERATED).iter().map(|f| (name(&f.class), f.to_string())).collect();
-    findings.extend(verdict.gaps.iter().map(|gap| ("gap".to_owned(), gap.to_string())));
+    let (wall, now) = (SystemTime::now().duration_since(SystemTime::UNIX_EPOCH), now_ns());
+    let wall_ns = wall.map_or(0, |since| since.as_nanos() as u64);
+    let found = |f: &&oracle::Finding| Found {
+        class: name(&f.class),
+        at_ns: Some(now - wall_ns.saturating_sub(f.at_ns)),
+        text: f.to_string(),
+    };
+    let mut findings: Vec<_> = verdict.without(&TOLERATED).iter().map(found).collect();
+    findings.extend(verdict.gaps.iter().map(|g| gap(g.to_string())));
     if verdict.statistics.segments == 0 {
-        findings.push(("gap".to_owned(), "no segment of the service was captured".to_owned()));
+        findings.push(gap("no segment of the service was captured".to_owned()));
     }
     Oracle {
         findings,
@@ -221,9 +240,13 @@ fn testimony(stage: &Stage) -> Oracle {
     }
 }
 
+fn gap(text: String) -> Found {
+    Found { class: "gap".to_owned(), at_ns: None, text }
+}
+
 fn patience(plan: &Plan) -> Duration {
     match plan.kind {
-        Kind::FlipServer | Kind::FlipDaemon => PATIENCE_IN_VAIN,
+        Kind::FlipServer | Kind::FlipDaemon | Kind::Partition => PATIENCE_IN_VAIN,
         _ if rules::nobody_is_left(plan) => PATIENCE_IN_VAIN,
         _ => PATIENCE,
     }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, Found};
 use crate::fault::{Act, Kind, Who};
 use crate::plan::Plan;
 
@@ -43,6 +43,9 @@ pub struct Complaint {
     /// The class of the oracle's finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
+    /// When it was, if that is known, on [`demo::clock::now_ns`]'s clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_ns: Option<u64>,
 }
 
 /// Why a run may have complaints.
@@ -54,25 +57,19 @@ pub struct Rule {
     /// The runs that it is about.
     pub about: fn(&Plan, &Evidence) -> bool,
     /// What it excuses there.
-    pub excuses: fn(&Complaint) -> bool,
+    pub excuses: fn(&Complaint, &Evidence) -> bool,
     /// What it excuses is counted apart as corruption, and its files are kept.
     pub apart: bool,
 }
 
 /// All of them.
-pub const RULES: [Rule; 7] = [
+pub const RULES: [Rule; 8] = [
     Rule {
         name: "both-dead",
         why: "the new primary's host died before the other node had joined it again: no node is \
               left that holds the connections",
         about: |plan, evidence| evidence.done.len() == 2 && nobody_is_left(plan),
-        // Who comes back first serves without having been promoted: no hand-over is reported, and
-        // what answers the clients looks like a second emitter, though the first is dead.
-        excuses: |c| {
-            c.is_one_of(&[Sort::ClientError, Sort::Reset])
-                || c.is_stray_rst()
-                || c.class.as_deref() == Some("I3")
-        },
+        excuses: |c, _| c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst(),
         apart: false,
     },
     Rule {
@@ -80,7 +77,9 @@ pub const RULES: [Rule; 7] = [
         why: "the connection began before the backup came back, which therefore lacks its \
               beginning: it is simplex, and says so",
         about: |plan, _| plan.mended_between,
-        excuses: |c| c.early && c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst(),
+        excuses: |c, _| {
+            c.early && c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst()
+        },
         apart: false,
     },
     Rule {
@@ -88,24 +87,32 @@ pub const RULES: [Rule; 7] = [
         why: "the cables were so bad that the primary had lost its backup, and said so, before it \
               died",
         about: |plan, evidence| plan.kind == Kind::BadCablesKill && evidence.was_simplex_before(),
-        excuses: |c| c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst(),
+        excuses: |c, _| c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst(),
         apart: false,
     },
     Rule {
-        name: "corrupted-on-the-way",
-        why: "a cable flipped bits in frames, and captures show such frames before any checksum is \
-              verified: the oracle takes them at their word; what clients were given is compared \
-              all the same",
-        about: |plan, _| plan.bad.is_some_and(|bad| bad.0.corrupt > lab::Chance::NEVER),
-        excuses: |c| c.is_one_of(&[Sort::Oracle]),
+        name: "partition",
+        why: "without an arbiter silence on both links is taken for death, so both nodes served, \
+              one of them heard by nobody; from the healing on both are heard until each has heard \
+              of the other, which they report",
+        about: |plan, _| plan.kind == Kind::Partition,
+        excuses: |c, evidence| {
+            let classes = ["I3", "I4"];
+            let found = c.class.as_deref().is_some_and(|class| classes.contains(&class));
+            (c.sort == Sort::SplitBrain || found) && c.is_after_healing(evidence)
+        },
         apart: false,
     },
     Rule {
-        name: "doubled-on-the-way",
-        why: "a cable doubled a control segment on its way to the backup, which passed both on; the \
-              captures show the primary's once, so the oracle takes the second for the backup's own",
-        about: |plan, _| plan.bad.is_some_and(|bad| bad.0.duplicate > lab::Chance::NEVER),
-        excuses: |c| c.class.as_deref() == Some("I3"),
+        name: "partition-lost",
+        why: "both nodes served in a partition, in epochs of one number, and the lower name stays: \
+              the node that the clients were with gave way to the one that was cut off",
+        about: |plan, evidence| plan.kind == Kind::Partition && evidence.gave_way_to_hit_node(),
+        excuses: |c, evidence| {
+            let classes = ["I1", "I5"];
+            let found = c.class.as_deref().is_some_and(|class| classes.contains(&class));
+            c.is_one_of(&[Sort::ClientError, Sort::Reset]) || found && c.is_after_healing(evidence)
+        },
         apart: false,
     },
     Rule {
@@ -113,14 +120,38 @@ pub const RULES: [Rule; 7] = [
         why: "bits flipped in the server, and it lived long enough to answer wrongly or to close \
               connections itself: no replication of its input can help",
         about: |plan, _| plan.kind == Kind::FlipServer,
-        excuses: |c| c.is_one_of(&[Sort::ClientError, Sort::WrongBytes, Sort::Reset, Sort::Oracle]),
+        excuses: |c, _| {
+            c.is_one_of(&[Sort::ClientError, Sort::WrongBytes, Sort::Reset, Sort::Oracle])
+        },
         apart: true,
     },
     Rule {
         name: "flipped-daemon",
-        why: "bits flipped in the daemon, and it went on with them",
-        about: |plan, _| plan.kind == Kind::FlipDaemon,
-        excuses: |c| !c.is_one_of(&[Sort::Leak, Sort::NotPlayed]),
+        why: "bits flipped in the daemon, and it went on with them for a while: it decides about \
+              roles, leases and resets, so connections may end and two nodes may serve; but no \
+              byte goes through it, its peer lives, and a new daemon in its place mends the pair",
+        about: |plan, evidence| plan.kind == Kind::FlipDaemon && !evidence.flip_killed_at_once,
+        excuses: |c, _| {
+            let classes = ["I1", "I3", "I5"];
+            c.is_one_of(&[Sort::ClientError, Sort::Reset, Sort::SplitBrain])
+                || c.class.as_deref().is_some_and(|class| classes.contains(&class))
+        },
+        apart: true,
+    },
+    Rule {
+        name: "flipped-journal",
+        why: "bits flipped in the daemon, which then took flows over: it replays client bytes and \
+              positions out of its own memory",
+        about: |plan, evidence| {
+            plan.kind == Kind::FlipDaemon
+                && !evidence.flip_killed_at_once
+                && evidence.hit_node_took_over()
+        },
+        excuses: |c, _| {
+            let classes = ["I4", "I6", "Replaced"];
+            c.sort == Sort::WrongBytes
+                || c.class.as_deref().is_some_and(|class| classes.contains(&class))
+        },
         apart: true,
     },
 ];
@@ -133,6 +164,11 @@ pub(crate) fn nobody_is_left(plan: &Plan) -> bool {
 impl Complaint {
     fn is_one_of(&self, sorts: &[Sort]) -> bool {
         sorts.contains(&self.sort)
+    }
+
+    /// It is from after the end of what lasts for a time.
+    fn is_after_healing(&self, evidence: &Evidence) -> bool {
+        evidence.over_ns.is_some_and(|over| self.at_ns.is_some_and(|at| at >= over))
     }
 
     /// A kernel that does not know a connection answers with RST (invariant 5, exceptions).
@@ -161,7 +197,7 @@ pub fn judge(plan: &Plan, evidence: &Evidence) -> Outcome {
     let about: Vec<&Rule> = RULES.iter().filter(|rule| (rule.about)(plan, evidence)).collect();
     let (mut failed, mut corrupted, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for complaint in complaints {
-        match about.iter().find(|rule| (rule.excuses)(&complaint)) {
+        match about.iter().find(|rule| (rule.excuses)(&complaint, evidence)) {
             None => failed.push(complaint),
             Some(rule) if rule.apart => corrupted.push(complaint),
             Some(rule) if names.contains(&rule.name) => {}
@@ -179,43 +215,45 @@ pub fn judge(plan: &Plan, evidence: &Evidence) -> Outcome {
 /// Everything that is wrong.
 fn complaints(evidence: &Evidence) -> Vec<Complaint> {
     let mut all = Vec::new();
-    let mut add =
-        |sort, early, text: String| all.push(Complaint { sort, early, text, class: None });
+    let mut add = |sort, early, text: String, at_ns| {
+        all.push(Complaint { sort, early, text, class: None, at_ns });
+    };
     for client in &evidence.clients {
         let early = client.batch == 0;
         if let Some(error) = &client.error {
-            add(Sort::ClientError, early, format!("a {:?} {error}", client.job));
+            add(Sort::ClientError, early, format!("a {:?} {error}", client.job), None);
         }
         if client.wrong {
             let text = format!("a {:?} ended well with wrong bytes", client.job);
-            add(Sort::WrongBytes, early, text);
+            add(Sort::WrongBytes, early, text, None);
         }
     }
     for failure in &evidence.idle_failures {
         let sort =
             if failure.contains("other bytes") { Sort::WrongBytes } else { Sort::ClientError };
-        add(sort, true, failure.clone());
+        add(sort, true, failure.clone(), None);
     }
     for said in &evidence.said {
-        match said.event.as_str() {
-            "flow_reset" => add(Sort::Reset, true, format!("{}: {}", said.node, said.text)),
-            "two_primaries" => add(Sort::SplitBrain, true, format!("{}: {}", said.node, said.text)),
-            _ => {}
-        }
+        let sort = match said.event.as_str() {
+            "flow_reset" => Sort::Reset,
+            "two_primaries" => Sort::SplitBrain,
+            _ => continue,
+        };
+        add(sort, true, format!("{}: {}", said.node, said.text), Some(said.at_ns));
     }
     for text in &evidence.ended {
-        add(Sort::DaemonEnded, false, text.clone());
+        add(Sort::DaemonEnded, false, text.clone(), None);
     }
     if let Some(text) = &evidence.not_mended {
-        add(Sort::NotMended, false, text.clone());
+        add(Sort::NotMended, false, text.clone(), None);
     }
     for text in &evidence.leaked {
-        add(Sort::Leak, false, text.clone());
+        add(Sort::Leak, false, text.clone(), None);
     }
     if !evidence.oracle.blind {
-        for (class, text) in &evidence.oracle.findings {
-            let (class, text) = (Some(class.clone()), text.clone());
-            all.push(Complaint { sort: Sort::Oracle, early: false, text, class });
+        for Found { class, at_ns, text } in &evidence.oracle.findings {
+            let (class, text, at_ns) = (Some(class.clone()), text.clone(), *at_ns);
+            all.push(Complaint { sort: Sort::Oracle, early: false, text, class, at_ns });
         }
     }
     all
@@ -237,6 +275,10 @@ mod tests {
 
     fn said(event: &str, at_ns: u64) -> Said {
         Said { at_ns, node: "a".into(), event: event.into(), text: String::new() }
+    }
+
+    fn found(class: &str, at_ns: u64) -> Found {
+        Found { class: class.into(), at_ns: Some(at_ns), text: "other bytes".into() }
     }
 
     /// Evidence of a run in which everything planned was done, at 1, 2, … s.
@@ -269,7 +311,7 @@ mod tests {
             assert!(matches!(&outcome, Outcome::Failed(c) if c.len() == 1), "{outcome:?}");
         }
         let mut evidence = of(&plan, vec![]);
-        evidence.oracle.findings = vec![("I6".into(), "other bytes".into())];
+        evidence.oracle.findings = vec![found("I6", 5)];
         assert!(matches!(judge(&plan, &evidence), Outcome::Failed(_)));
         evidence.oracle.blind = true;
         assert_eq!(judge(&plan, &evidence), Outcome::Good, "missed frames are no finding");
@@ -302,8 +344,7 @@ mod tests {
 
     #[test]
     fn a_pair_that_was_simplex_must_have_said_so_in_time() {
-        let clean = |p: &Plan| p.bad.is_none_or(|bad| bad.0.corrupt == lab::Chance::NEVER);
-        let plan = plan(Kind::BadCablesKill, clean);
+        let plan = plan(Kind::BadCablesKill, |_| true);
         let outcome = |at_ns| {
             let clients = vec![client(0, Some("reset"), false)];
             let said = vec![said("simplex", at_ns)];
@@ -321,5 +362,60 @@ mod tests {
         assert!(matches!(outcome, Outcome::Corrupted(_)), "{outcome:?}");
         let two = Evidence { said: vec![said("two_primaries", 5)], ..of(&plan, vec![]) };
         assert!(matches!(judge(&plan, &two), Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn a_partition_explains_nothing_before_its_end() {
+        let plan = plan(Kind::Partition, |_| true);
+        let outcome = |said: Vec<Said>, findings, error| {
+            let clients = vec![client(0, error, false)];
+            let mut evidence = Evidence { said, over_ns: Some(2_000), ..of(&plan, clients) };
+            evidence.done[0].node = Some("a".into());
+            evidence.oracle.findings = findings;
+            judge(&plan, &evidence)
+        };
+        let two = |node: &str, does: &str, at_ns| Said {
+            node: node.into(),
+            text: format!("this node {does}"),
+            ..said("two_primaries", at_ns)
+        };
+        let is_failed = |outcome| matches!(outcome, Outcome::Failed(_));
+        assert!(is_failed(outcome(vec![two("b", "stays", 1_999)], vec![], None)));
+        assert!(is_failed(outcome(vec![], vec![found("I3", 1_999)], None)));
+        assert!(is_failed(outcome(vec![], vec![found("I6", 2_001)], None)));
+        let met = vec![two("b", "stays", 2_001), two("a", "gives way", 2_001)];
+        let explained = Outcome::Explained(vec!["partition"]);
+        assert_eq!(outcome(met.clone(), vec![found("I3", 2_001)], None), explained);
+        // The clients were with b, which stays.
+        assert!(is_failed(outcome(met, vec![], Some("reset"))));
+        let lost = vec![two("b", "gives way", 2_001), two("a", "stays", 2_001)];
+        let explained = Outcome::Explained(vec!["partition-lost", "partition"]);
+        assert_eq!(outcome(lost, vec![], Some("reset")), explained);
+    }
+
+    #[test]
+    fn a_flipped_daemon_excuses_only_what_it_decides() {
+        let plan = plan(Kind::FlipDaemon, |_| true);
+        let run = |change: &dyn Fn(&mut Evidence)| {
+            let mut evidence = of(&plan, vec![client(0, None, false)]);
+            evidence.done[0].node = Some("b".into());
+            change(&mut evidence);
+            judge(&plan, &evidence)
+        };
+        let error = |e: &mut Evidence| e.clients[0].error = Some("reset".into());
+        assert!(matches!(run(&error), Outcome::Corrupted(_)));
+        // Dead at once, it is a daemon that was killed.
+        let dead = |e: &mut Evidence| (error(e), e.flip_killed_at_once = true).0;
+        assert!(matches!(run(&dead), Outcome::Failed(_)));
+        let wrong = |e: &mut Evidence| e.clients[0].wrong = true;
+        assert!(matches!(run(&wrong), Outcome::Failed(_)), "no byte goes through it");
+        let promoted = |e: &mut Evidence, node: &str| {
+            wrong(e);
+            e.said.push(Said { node: node.into(), ..said("promoted", u64::MAX) });
+        };
+        assert!(matches!(run(&|e| promoted(e, "b")), Outcome::Corrupted(_)));
+        assert!(matches!(run(&|e| promoted(e, "a")), Outcome::Failed(_)), "a is sane");
+        assert!(matches!(run(&|e| e.ended = vec!["a".into()]), Outcome::Failed(_)));
+        assert!(matches!(run(&|e| e.not_mended = Some("no".into())), Outcome::Failed(_)));
     }
 }

@@ -1,15 +1,15 @@
 //! The pair of a run, and what is done to it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use demo::clock::{Bell, boottime_ns, now_ns};
-use demo::find;
+use demo::hashing;
+use demo::operator::Event;
 use demo::pair::{NODES, Pair, Service, Spec, other};
 use demo::server::Server;
 use e2e::witness::Witness;
@@ -25,6 +25,10 @@ use crate::plan::{Plan, Serving};
 const DETECTION_MS: u32 = 100;
 /// How long a takeover may take to be reported.
 const SOON: Duration = Duration::from_secs(5);
+/// MiB of one flow in the journal: more than the largest upload.
+const FLOW_BUDGET_MIB: u32 = 128;
+/// How long a process may take to die of a flipped bit and still have done nothing with it.
+const AT_ONCE: Duration = Duration::from_millis(50);
 /// How long a frame may take to pass while clients run.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -37,8 +41,6 @@ pub(crate) struct Stage {
     primary: &'static str,
     /// Daemons that got SIGKILL.
     killed: Mutex<Vec<&'static str>>,
-    /// By time, node and number: what the daemons have reported. It dies with them.
-    heard: Mutex<BTreeMap<(u64, &'static str, u64), Said>>,
     /// Since when it is up, on [`now_ns`]'s clock.
     pub(crate) up_ns: u64,
 }
@@ -66,10 +68,10 @@ impl Stage {
             capture: false, // the witness does
             artifacts: artifacts.to_owned(),
         })?;
-        let witness = Witness::start(&pair, queue(work.rate_mbit))?;
+        let witness = Witness::start(&pair, work.rate_mbit)?;
         let primary = pair.primary()?;
-        let (killed, heard, up_ns) = (Mutex::default(), Mutex::default(), now_ns());
-        Ok(Stage { pair, witness, product: product.to_owned(), primary, killed, heard, up_ns })
+        let (killed, up_ns) = (Mutex::default(), now_ns());
+        Ok(Stage { pair, witness, product: product.to_owned(), primary, killed, up_ns })
     }
 
     /// A node's name.
@@ -89,12 +91,6 @@ impl Stage {
     /// Collects what the daemons have reported so far.
     pub(crate) fn listen(&self) {
         self.witness.listen(&self.pair);
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        for (node, e) in self.pair.events_since(0) {
-            let said =
-                Said { at_ns: e.boottime_ns, node: node.to_owned(), event: e.event, text: e.text };
-            heard.insert((said.at_ns, node, e.seq), said);
-        }
     }
 
     /// Waits at a cut point; a host that is to die does so with the frame.
@@ -221,6 +217,20 @@ impl Stage {
                 lab.slow(node, &Slow { cpu_percent: Some(*percent), memory_mib: None })?;
                 done(at_ns, node)
             }
+            Act::Starve { who, mib, .. } => {
+                let node = self.name(*who);
+                let at_ns = now_ns();
+                lab.slow(node, &Slow { cpu_percent: None, memory_mib: Some(*mib) })?;
+                done(at_ns, node)
+            }
+            Act::Partition(who, _) => {
+                let node = self.name(*who);
+                let at_ns = now_ns();
+                lab.cut(node, Cut::default())?;
+                // What it has sent meanwhile may have been heard.
+                self.witness.cut_off(node, now_ns());
+                done(at_ns, node)
+            }
             Act::Flip { who, program, place, bits, seed } => {
                 let node = self.name(*who);
                 let process = self.process_of(node, *program)?;
@@ -239,25 +249,37 @@ impl Stage {
         })
     }
 
-    /// Ends an act that lasts for a time, once that is over.
-    pub(crate) fn end(&self, act: &Act) -> anyhow::Result<()> {
+    /// Ends an act that lasts for a time, once that is over; when, if it does.
+    pub(crate) fn end(&self, act: &Act) -> anyhow::Result<Option<u64>> {
+        let over_ns = |time: &Duration| {
+            thread::sleep(*time);
+            now_ns()
+        };
         let lab = &self.pair.lab;
         match act {
             Act::Hang(who, time) => {
-                thread::sleep(*time);
+                let over_ns = over_ns(time);
                 lab.resume(self.name(*who))?;
+                Ok(Some(over_ns))
             }
             Act::Cut { cable, time, .. } => {
-                thread::sleep(*time);
+                let over_ns = over_ns(time);
                 lab.heal(&self.cable(*cable).0)?;
+                Ok(Some(over_ns))
             }
-            Act::Slow { who, time, .. } => {
-                thread::sleep(*time);
+            Act::Partition(who, time) => {
+                let over_ns = over_ns(time);
+                self.witness.mends(self.name(*who));
+                lab.heal(self.name(*who))?;
+                Ok(Some(over_ns))
+            }
+            Act::Slow { who, time, .. } | Act::Starve { who, time, .. } => {
+                let over_ns = over_ns(time);
                 lab.slow(self.name(*who), &Slow::default())?;
+                Ok(Some(over_ns))
             }
-            Act::Host(_) | Act::Server(..) | Act::Daemon(_) | Act::Flip { .. } => {}
+            Act::Host(_) | Act::Server(..) | Act::Daemon(_) | Act::Flip { .. } => Ok(None),
         }
-        Ok(())
     }
 
     /// The cable's name, and its host's.
@@ -302,6 +324,24 @@ impl Stage {
         Ok(ended)
     }
 
+    /// Whether a node's daemon ends at once.
+    pub(crate) fn ends_at_once(&self, node: &str) -> bool {
+        let daemon = self.pair.lab.node(node);
+        let ended = || daemon.as_ref().is_none_or(|node| !matches!(node.ended(), Ok(None)));
+        Bell::default().wait_until(AT_ONCE, ended)
+    }
+
+    /// Ends a node's daemon, if it is still there: nobody would leave one in service that is
+    /// known to be damaged.
+    pub(crate) fn replace_daemon(&self, node: &'static str) -> anyhow::Result<()> {
+        self.listen();
+        if !self.ends_at_once(node) {
+            self.pair.kill(node, &Kill::Daemon)?;
+            self.killed.lock().unwrap_or_else(PoisonError::into_inner).push(node);
+        }
+        Ok(())
+    }
+
     /// Boots what is down, starts what has ended, and waits until the pair is whole.
     pub(crate) fn mend(&self) -> anyhow::Result<()> {
         self.listen();
@@ -338,8 +378,7 @@ impl Stage {
     /// Servers that crashed although nobody sent them a signal did so because of a flip.
     pub(crate) fn note_crashes(&self, node: &str, since_ns: u64) {
         let events = self.pair.events_since(since_ns);
-        let crashed =
-            |(who, e): &&(&str, demo::operator::Event)| *who == node && e.event == "server_crashed";
+        let crashed = |(who, e): &&(&str, Event)| *who == node && e.event == "server_crashed";
         for (_, event) in events.iter().filter(crashed) {
             self.witness.crashed(node, event.boottime_ns);
         }
@@ -353,8 +392,13 @@ impl Stage {
     /// Everything that the daemons have said and that was heard, in order.
     pub(crate) fn said(&self) -> Vec<Said> {
         self.listen();
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.values().cloned().collect()
+        let said = |(node, e): (&str, Event)| Said {
+            at_ns: e.boottime_ns,
+            node: node.to_owned(),
+            event: e.event,
+            text: e.text,
+        };
+        self.witness.heard().into_iter().map(said).collect()
     }
 
     /// Leaves what is known beside the captures.
@@ -372,24 +416,6 @@ impl Stage {
 fn service(serving: Serving) -> Service {
     match serving {
         Serving::Stock(server) => Service::web(server),
-        Serving::Hashing => Service {
-            name: "hashing".into(),
-            port: 80,
-            program: Arc::new(|place| {
-                let python = find::program("python3", "python3")?.display().to_string();
-                let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
-                let root = place.site.root().display().to_string();
-                let script = include_str!("hashing.py").to_owned();
-                Ok(vec![python, "-c".into(), script, ip, port, root])
-            }),
-            flow_budget_mib: 128,
-        },
+        Serving::Hashing => hashing::service(FLOW_BUDGET_MIB),
     }
-}
-
-/// How long a frame that the fence has let out may wait: for its processor to come round to it, and
-/// in a shaped cable's queue, which holds 20 ms and a burst of 70 KiB.
-fn queue(rate_mbit: Option<u64>) -> Duration {
-    let burst = |rate| Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate);
-    rate_mbit.map_or(Duration::from_millis(5), burst)
 }

@@ -6,22 +6,24 @@ use torture::{Campaign, Kind, Options, Plan};
 
 /// Seeds of fast runs, chosen so that every kind comes up once, with servers that keep connections
 /// open and ones that a takeover has to replay.
-const SEEDS: [(Kind, u64); 15] = [
+const SEEDS: [(Kind, u64); 17] = [
     (Kind::KillHost, 61),
-    (Kind::KillServer, 154),
-    (Kind::CrashServer, 34),
-    (Kind::AbortServer, 123),
-    (Kind::KillDaemon, 556),
-    (Kind::Hang, 53),
-    (Kind::Cut, 24),
-    (Kind::BadCables, 181),
-    (Kind::BadCablesKill, 867),
-    (Kind::Slow, 20),
-    (Kind::FlipServer, 471),
+    (Kind::KillServer, 32),
+    (Kind::CrashServer, 154),
+    (Kind::AbortServer, 95),
+    (Kind::KillDaemon, 22),
+    (Kind::Hang, 89),
+    (Kind::Cut, 70),
+    (Kind::Partition, 24),
+    (Kind::BadCables, 69),
+    (Kind::BadCablesKill, 98),
+    (Kind::Slow, 30),
+    (Kind::Memory, 280),
+    (Kind::FlipServer, 46),
     (Kind::FlipDaemon, 158),
-    (Kind::BackupThenPrimary, 125),
-    (Kind::KillDuringTakeover, 320),
-    (Kind::DaemonDuringTakeover, 289),
+    (Kind::BackupThenPrimary, 74),
+    (Kind::KillDuringTakeover, 82),
+    (Kind::DaemonDuringTakeover, 11),
 ];
 
 fn workspace() -> &'static Path {

@@ -1,7 +1,7 @@
 //! Good stories with one thing changed: each must be rejected with exactly that finding.
 
-use crate::scene::{ACK, ECE, FIN, Fate, Frame, MS, PSH, RST, SYN, Scene, Seg, US, mac};
-use oracle::{Addresses, Class, Crash, Gap, Interval, Link};
+use crate::scene::{ACK, ECE, FIN, Fate, Frame, MS, PSH, RST, SYN, Scene, Seg, Sum, US, mac};
+use oracle::{Addresses, Class, Crash, Dead, Gap, Handover, Interval, Link};
 
 /// A request, a reply of three segments, a takeover in the middle, and the end.
 fn story() -> Scene {
@@ -193,6 +193,92 @@ fn a_backup_invents_a_control_segment() {
     scene.frames.push(fin);
     let verdict = scene.expect(Class::I3, "segments of a only");
     assert_eq!(verdict.findings[0].host, "b");
+}
+
+#[test]
+fn a_backup_passes_on_more_often_than_it_has_received() {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /").reply(b"one").server_ends();
+    let of = |scene: &mut Scene, link| {
+        scene.frame(|f| f.is("b", link) && f.seg.flags & FIN != 0 && !f.seg.inward).clone()
+    };
+    let (came, passed) = (of(&mut scene, Link::Cluster), of(&mut scene, Link::Service));
+    for (after, frame) in [(1, &came), (2, &passed)] {
+        scene.frames.push(Frame { at_ns: frame.at_ns + after * MS, ..frame.clone() });
+    }
+    scene.expect_good();
+    scene.frames.push(Frame { at_ns: passed.at_ns + 3 * MS, ..passed });
+    assert_eq!(scene.expect(Class::I3, "segments of a only").findings[0].host, "b");
+}
+
+#[test]
+fn a_node_begins_to_serve_while_the_other_one_lives() {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /").reply(b"one").takeover();
+    scene.server_acks().dies().begins("a").next_connection();
+    scene.handshake().request(b"GET /").reply(b"two");
+    let verdict = scene.judge();
+    assert!(verdict.findings.is_empty(), "{verdict}");
+    // Nobody has died since the hand-over: b serves.
+    scene.story.dead.retain(|d| d.host == "a");
+    let verdict = scene.expect(Class::I3, "segments of b only: b took over");
+    assert_eq!(verdict.findings[0].host, "a");
+    // To be cut off is not to be dead.
+    scene.story.cut_off = scene.story.dead.clone();
+    scene.story.cut_off[0].host = "b".into();
+    scene.story.cut_off[0].time.from_ns = scene.story.handovers[0].at_ns + 50 * MS;
+    scene.expect(Class::I3, "segments of b only: b took over");
+    scene.story.cut_off.clear();
+    // b had died before, and lives again.
+    scene.story.dead[0].host = "b".into();
+    scene.expect(Class::I3, "segments of b only: b took over");
+}
+
+/// A partition that both nodes take for the other one's death.
+#[test]
+fn who_is_cut_off_hands_nothing_over() {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /").reply(b"one");
+    let (from_ns, at_ns) = (scene.now_ns, scene.now_ns + 100 * MS);
+    let (from, to) = ("a".to_owned(), "b".to_owned());
+    scene.story.handovers.push(Handover { from, to, at_ns });
+    scene.story.simplex.push(Interval { from_ns, to_ns: None });
+    scene.backup = None;
+    scene.waits(200 * MS).reply(b"two");
+    scene.expect(Class::I3, "segments of b only: b took over");
+    let time = Interval { from_ns, to_ns: Some(scene.now_ns) };
+    scene.story.cut_off.push(Dead { host: "b".into(), time });
+    scene.expect_good();
+    // What it says once its cables are mended, it says to the client.
+    let mut second = emitted("a", 1)(&scene);
+    second.at_ns = scene.now_ns - 50 * MS;
+    second.port.0 = "b";
+    second.source = mac("b", Link::Service);
+    scene.frames.push(second.clone());
+    assert_eq!(scene.expect_good().statistics.swallowed, 1);
+    second.at_ns = scene.now_ns;
+    second.seg.stamps = Some((scene.server_clock(), scene.echo));
+    scene.frames.push(second);
+    assert_eq!(scene.expect(Class::I3, "segments of a only").findings[0].host, "b");
+    // The nodes meet, and b stays.
+    let (from, to) = ("a".to_owned(), "b".to_owned());
+    scene.story.handovers.push(Handover { from, to, at_ns: scene.now_ns });
+    scene.expect_good();
+}
+
+#[test]
+fn damage_does_not_hide_a_frame_that_is_intact() {
+    let mut scene = story();
+    scene.story.dead.clear();
+    let mut again = emitted("a", 1)(&scene);
+    again.at_ns = scene.story.handovers[0].at_ns + 500 * US;
+    for (sum, found) in [(Sum::Flipped(200), 0), (Sum::Complete, 1), (Sum::Promised, 1)] {
+        let frames = scene.frames.len();
+        scene.frames.push(Frame { seg: Seg { sum, ..again.seg.clone() }, ..again.clone() });
+        let verdict = scene.judge();
+        assert_eq!(verdict.by_class().get(&Class::I3).copied().unwrap_or(0), found, "{verdict}");
+        scene.frames.truncate(frames);
+    }
 }
 
 // Invariant 4.

@@ -1,6 +1,6 @@
 //! Stories against which nothing can be said.
 
-use crate::scene::{ACK, FIN, Fate, Frame, MS, PSH, SYN, Scene, US, mac};
+use crate::scene::{ACK, FIN, Fate, Frame, MS, PSH, SYN, Scene, Sum, US, mac};
 use oracle::{Addresses, Class, Excluded, Link};
 use proptest::prelude::*;
 
@@ -184,15 +184,19 @@ fn what_a_dead_host_says_is_not_heard() {
     scene.frames.push(fin);
     let verdict = scene.expect_good();
     assert_eq!(verdict.statistics.swallowed, 1);
+    // A host that is cut off says it to nobody either, until its cables are mended.
+    scene.story.cut_off = std::mem::take(&mut scene.story.dead);
+    assert_eq!(scene.expect_good().statistics.swallowed, 1);
+    scene.story.cut_off[0].time.to_ns = Some(dead_ns + MS);
+    let verdict = scene.judge();
+    assert!(verdict.findings.iter().any(|f| f.class == Class::I5), "{verdict}");
 }
 
 #[test]
 fn two_connections_one_after_the_other_on_the_same_port() {
     let mut scene = normal(Scene::new());
     let first = scene.frames.len();
-    scene.waits(50 * MS);
-    (scene.irs, scene.iss) = (scene.irs + 100_000, scene.iss + 5_000_000);
-    (scene.in_sent, scene.in_got, scene.out_sent, scene.out_got) = (0, 0, 0, 0);
+    scene.waits(50 * MS).next_connection();
     let mut scene = normal(scene);
     // An old FIN comes by once more.
     let mut old = scene.frames[..first].iter().rfind(|f| f.seg.flags & FIN != 0).unwrap().clone();
@@ -201,6 +205,59 @@ fn two_connections_one_after_the_other_on_the_same_port() {
     let verdict = scene.judge();
     assert!(verdict.findings.is_empty() && verdict.gaps.is_empty(), "{verdict}");
     assert_eq!(verdict.statistics.flows, 2);
+}
+
+/// Every place that a checksum covers, and at every port but the one where it is the truth.
+#[test]
+fn what_no_receiver_takes_says_nothing() {
+    for v6 in [false, true] {
+        let scene = || if v6 { Scene::new().v6() } else { Scene::new() };
+        let good = normal(scene());
+        let len = if v6 { 40 } else { 20 } + 20 + 12 + 3;
+        // IPv6 covers only the addresses of its own header.
+        for bit in (if v6 { 64 } else { 0 }..len * 8).step_by(3) {
+            let mut scene = normal(scene());
+            let is_one = |f: &&mut Frame| f.seg.payload == b"one" && !f.is_from_host();
+            let mut hit = scene.frames.iter_mut().find(is_one).unwrap().clone();
+            hit.seg.sum = Sum::Flipped(bit);
+            scene.frames.push(Frame { at_ns: hit.at_ns + 1, ..hit });
+            let verdict = scene.expect_good();
+            assert_eq!(verdict.statistics.damaged, 1, "bit {bit}");
+            assert_eq!(verdict.statistics.segments, good.judge().statistics.segments);
+        }
+    }
+}
+
+#[test]
+fn a_checksum_may_be_complete() {
+    let mut scene = taken_over(Scene::new());
+    scene.frames.iter_mut().for_each(|f| f.seg.sum = Sum::Complete);
+    assert_eq!(scene.expect_good().statistics.damaged, 0);
+}
+
+#[test]
+fn a_cable_doubles_what_is_passed_on() {
+    let mut scene = normal(Scene::new());
+    let bounced = |f: &Frame| !f.seg.inward && f.is("b", Link::Cluster);
+    let passed = |f: &Frame| !f.seg.inward && f.is("b", Link::Service);
+    let again: Vec<Frame> =
+        scene.frames.iter().filter(|f| bounced(f) || passed(f)).cloned().collect();
+    assert_eq!(again.len(), 4, "SYN-ACK and FIN, in and out");
+    scene.frames.extend(again.into_iter().map(|f| Frame { at_ns: f.at_ns + MS / 100, ..f }));
+    assert_eq!(scene.expect_good().statistics.passed_on, 4);
+}
+
+/// Both hosts die; the first one to come back serves new connections alone.
+#[test]
+fn the_first_one_to_come_back_serves() {
+    for back in ["a", "b"] {
+        let mut scene = Scene::new();
+        scene.handshake().request(b"GET /").reply(b"first half, ").takeover();
+        scene.server_acks().dies().begins(back).next_connection();
+        let verdict = normal(scene).judge();
+        assert!(verdict.findings.is_empty() && verdict.gaps.is_empty(), "{verdict}");
+        assert_eq!(verdict.statistics.flows, 2);
+    }
 }
 
 #[test]

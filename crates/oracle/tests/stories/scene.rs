@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use oracle::{Capture, Class, Dead, Handover, Host, Interval, Link, Story, Verdict};
+use oracle::{Beginning, Capture, Class, Dead, Handover, Host, Interval, Link, Story, Verdict};
 use pcap_file::pcap::{PcapHeader, PcapWriter, RawPcapPacket};
 use pcap_file::{DataLink, Endianness, TsResolution};
 
@@ -28,6 +28,17 @@ pub fn mac(host: &str, link: Link) -> [u8; 6] {
     [2, if link == Link::Service { 77 } else { 78 }, 0, 0, 0, number]
 }
 
+/// The checksums of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sum {
+    /// That of TCP is still to be completed.
+    #[default]
+    Promised,
+    Complete,
+    /// One bit of the frame flipped after they were completed, counted from the IP header on.
+    Flipped(usize),
+}
+
 /// A TCP segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seg {
@@ -42,6 +53,7 @@ pub struct Seg {
     pub sacks: Vec<(u32, u32)>,
     pub stamps: Option<(u32, u32)>,
     pub ecn: u8,
+    pub sum: Sum,
     pub payload: Vec<u8>,
 }
 
@@ -359,6 +371,24 @@ impl Scene {
         self
     }
 
+    /// A node that was dead is back and serves, without anybody else.
+    pub fn begins(&mut self, host: &'static str) -> &mut Self {
+        let now = Some(self.passes(100 * MS));
+        self.story.dead.iter_mut().filter(|d| d.host == host).for_each(|d| d.time.to_ns = now);
+        let at_ns = self.passes(500 * MS);
+        self.story.beginnings.push(Beginning { host: host.to_owned(), at_ns });
+        self.primary = host;
+        self.passes(MS);
+        self
+    }
+
+    /// Forgets the connection: the next one, between the same ports, has other numbers.
+    pub fn next_connection(&mut self) -> &mut Self {
+        (self.irs, self.iss) = (self.irs + 100_000, self.iss + 5_000_000);
+        (self.in_sent, self.in_got, self.out_sent, self.out_got) = (0, 0, 0, 0);
+        self
+    }
+
     pub fn promoted(&mut self) -> &mut Self {
         let backup = self.backup.take().unwrap();
         let (from, to) = (self.primary.to_owned(), backup.to_owned());
@@ -484,6 +514,22 @@ impl Scene {
         tcp.extend([0; 4]);
         tcp.extend(options);
         tcp.extend(&s.payload);
+        let mut pseudo = vec![0, 6];
+        match (from.ip(), to.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                pseudo.extend([from.octets(), to.octets()].concat())
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                pseudo.extend([from.octets(), to.octets()].concat())
+            }
+            _ => unreachable!("one family"),
+        }
+        pseudo.extend((tcp.len() as u32).to_be_bytes());
+        let sum = match s.sum {
+            Sum::Promised => checksum(&pseudo),
+            _ => !checksum(&[pseudo, tcp.clone()].concat()),
+        };
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
         let mut bytes = Vec::new();
         bytes.extend(frame.target);
         bytes.extend(frame.source);
@@ -494,6 +540,8 @@ impl Scene {
                 bytes.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
                 bytes.extend(from.octets());
                 bytes.extend(to.octets());
+                let sum = !checksum(&bytes[14..34]);
+                bytes[24..26].copy_from_slice(&sum.to_be_bytes());
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
                 bytes.extend([0x86, 0xdd, 0x60, s.ecn << 4, 0, 0]);
@@ -505,6 +553,19 @@ impl Scene {
             _ => unreachable!("one family"),
         }
         bytes.extend(tcp);
+        if let Sum::Flipped(bit) = s.sum {
+            bytes[14 + bit / 8] ^= 1 << (bit % 8);
+        }
         bytes
     }
+}
+
+/// The sum of RFC 1071, not inverted. All parts but the last have even lengths.
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum = 0;
+    for word in bytes.chunks(2) {
+        sum += u32::from(word[0]) << 8 | word.get(1).map_or(0, |byte| u32::from(*byte));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
 }
