@@ -3,7 +3,8 @@
 //!
 //! One host may emit on two links, whose queues are not equally long, so within a host order is
 //! judged port by port; and a host with several processors may hand two segments of the same
-//! instant to its port in either order. Across hosts the order is that of the ports' common clock:
+//! instant to its port in either order: a segment with an older clock that says nothing new may be late by as long
+//! as a virtual machine's processor stands still. Across hosts the order is that of the ports' common clock:
 //! the old emitter is silent before the new one begins (invariant 3), but for what its queue held.
 
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ use crate::verdict::Class;
 const CLOCK_SLACK_MS: u64 = 1000;
 /// Segments of one host this close together may have changed places on the way to its port.
 const SAME_INSTANT_NS: u64 = 1_000_000;
+/// A processor may stand still for so long with a segment in its hands, which others overtake.
+const OVERTAKEN_NS: u64 = 50_000_000;
 /// The largest shift that counts (RFC 7323 §2.3).
 const MAX_SCALE: u8 = 14;
 
@@ -51,6 +54,18 @@ struct Said {
     /// Position behind the window.
     edge: Option<(u64, u64)>,
     tsval: Option<(u32, u64)>,
+    /// Behind the last position that it has sent.
+    end: u64,
+}
+
+impl Said {
+    /// Whether this segment is older, by its own clock, than others that said all that it says.
+    fn overtook(&self, s: &Segment, place: Place) -> bool {
+        let older = |(tsval, _)| self.tsval.is_some_and(|(known, _)| later(known, tsval));
+        s.options.stamps.is_some_and(older)
+            && place.end <= self.end
+            && place.ack.is_none_or(|ack| self.ack.is_some_and(|(known, _)| ack <= known))
+    }
 }
 
 /// What the client has done so far.
@@ -165,7 +180,7 @@ impl OneTcp {
         report: &mut Report<'_>,
     ) {
         let sent = client.sent;
-        let before = self.before(s, late);
+        let before = self.before(s, place, late);
         let mut said = self.said.get(&(s.host, s.link)).copied().unwrap_or_default();
         if let Some(ack) = place.ack {
             self.acknowledges(s, ack, before.ack, sent, report);
@@ -200,10 +215,11 @@ impl OneTcp {
         {
             said.tsval = Some((tsval, s.at_ns));
         }
+        said.end = said.end.max(place.end);
         self.said.insert((s.host, s.link), said);
     }
 
-    fn before(&self, s: &Segment, late: bool) -> Before {
+    fn before(&self, s: &Segment, place: Place, late: bool) -> Before {
         let mut before = Before::default();
         for (&(host, link), said) in &self.said {
             let own = host == s.host;
@@ -211,7 +227,8 @@ impl OneTcp {
             if (own && link != s.link) || (!own && late) {
                 continue;
             }
-            let stands = |at_ns: u64| !own || at_ns + SAME_INSTANT_NS < s.at_ns;
+            let grace = if said.overtook(s, place) { OVERTAKEN_NS } else { SAME_INSTANT_NS };
+            let stands = |at_ns: u64| !own || at_ns + grace < s.at_ns;
             before.ack = before.ack.max(said.ack.filter(|w| stands(w.1)).map(|w| w.0));
             before.edge = before.edge.max(said.edge.filter(|w| stands(w.1)).map(|w| w.0));
             if let Some((tsval, at_ns)) = said.tsval

@@ -1,5 +1,6 @@
 //! Good stories with one thing changed: each must be rejected with exactly that finding.
 
+use crate::good;
 use crate::scene::{ACK, ECE, FIN, Fate, Frame, MS, PSH, RST, SYN, Scene, Seg, Sum, US, mac};
 use oracle::{Addresses, Class, Crash, Dead, Gap, Handover, Interval, Link};
 
@@ -327,6 +328,8 @@ fn a_clock_steps_back() {
     changed(emitted("b", 0), back).expect(Class::I4, "TSval from");
     // Within a host as well, but not within an instant.
     changed(emitted("b", 3), back).expect(Class::I4, "TSval from");
+    // No processor stands still for so long.
+    good::overtaken(60 * MS).expect(Class::I4, "TSval from");
 }
 
 #[test]

@@ -35,6 +35,25 @@ fn a_host_dies() {
     assert!((100 * MS..110 * MS).contains(&silence.ns), "{silence:?}");
 }
 
+/// A processor of the primary stands still with a segment in its hands.
+pub fn overtaken(ns: u64) -> Scene {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /");
+    let first = scene.server_says(PSH, b"one");
+    scene.waits(2 * MS);
+    let second = scene.server_says(PSH, b"two");
+    scene.down(second, Fate::Arrives);
+    scene.waits(ns);
+    scene.down(first, Fate::Arrives);
+    scene.server_ends().client_ends();
+    scene
+}
+
+#[test]
+fn segments_of_a_host_change_places() {
+    overtaken(40 * MS).expect_good();
+}
+
 #[test]
 fn over_ipv6() {
     normal(Scene::new().v6()).expect_good();
