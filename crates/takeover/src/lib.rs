@@ -277,7 +277,9 @@ impl Engine {
             .filter_map(|(key, adoption)| adoption.replay.retry(now).then_some(*key))
             .collect();
         for key in stalled {
-            self.feed(&key);
+            if !self.close_if_open(&key, now) {
+                self.feed(&key);
+            }
         }
         let expired: Vec<FlowKey> = self
             .adoptions
@@ -300,7 +302,7 @@ impl Engine {
         self.announce_if_done(now);
         if now >= self.sweep_at {
             self.sweep_at = now + stale::SWEEP;
-            self.sweep();
+            self.sweep(now);
         }
         match (&self.retry_at, self.adoptions.is_empty()) {
             (Some(at), _) => Some(*at),
@@ -425,10 +427,9 @@ impl Engine {
             return;
         }
         adoption.replay.born(now);
-        // Nothing to replay: the data path opened the flow with the birth.
-        if adoption.replay.is_complete() {
-            self.opened(key, now);
-        }
+        self.feed(&key);
+        // If there was nothing to replay, the data path has opened the flow with the birth.
+        self.close_if_open(&key, now);
     }
 
     fn on_child(&mut self, key: FlowKey, ack: u32, edge: u32, now: Instant) {
@@ -436,9 +437,17 @@ impl Engine {
         adoption.replay.born(now);
         adoption.replay.acknowledged(ack, edge, now);
         self.feed(&key);
-        if self.table.get(&key).is_none_or(|flow| flow.state() == FlowState::Open) {
-            self.opened(key, now);
+        self.close_if_open(&key, now);
+    }
+
+    /// Ends the adoption of a flow that the data path has opened, or that is over. Only the data
+    /// path knows: it opens a flow behind everything that is logged, read here or not.
+    fn close_if_open(&mut self, key: &FlowKey, now: Instant) -> bool {
+        let open = self.table.get(key).is_none_or(|flow| flow.state() == FlowState::Open);
+        if open {
+            self.opened(*key, now);
         }
+        open
     }
 
     fn on_segment(&mut self, key: FlowKey, seq: u32, payload: &[u8], fin: bool) {
@@ -561,10 +570,22 @@ impl Engine {
         }
     }
 
-    /// Forgets flows whose client is gone without a word.
-    fn sweep(&mut self) {
+    /// Forgets flows whose client is gone without a word. On a primary it also finds those that
+    /// nobody is about to open, which must not be; their clients would wait for ever.
+    fn sweep(&mut self, now: Instant) {
         let now_s = (hostnet::now_boottime_ns() / 1_000_000_000) as u32;
         for (key, flow) in self.table.snapshot() {
+            match (&self.duty, flow.state()) {
+                (Duty::Primary { .. }, FlowState::Tracked) => self.consider(key, now),
+                (Duty::Primary { .. }, FlowState::Adopting)
+                    if !self.adoptions.contains_key(&key) =>
+                {
+                    tracing::error!(flow = %key, "held, and nobody opens it");
+                    self.reset(&key, flow.una(), ResetReason::NotAccepted);
+                    continue;
+                }
+                _ => {}
+            }
             if stale::is_stale(flow.server_ended(), flow.idle(now_s)) {
                 tracing::debug!(flow = %key, "forgotten: its client has vanished");
                 self.forget(&key);

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use datapath::fixture::{Context, Program};
-use datapath::{Datapath, FlowKey, LogReader, Record, Role, Settings};
+use datapath::{Datapath, FlowKey, FlowState, LogReader, Record, Role, Settings};
 use etherparse::{PacketBuilder, TcpHeader};
 use hostnet::{Interface, Offload, Tun, now_boottime_ns};
 use nix::sched::{CloneFlags, unshare};
@@ -89,12 +89,8 @@ impl Backup {
     }
 
     fn see_a_request(&self) {
-        self.see(&[
-            frame(true, "S", 0, 0, b""),
-            frame(false, "SA", 0, 1, b""),
-            frame(true, "A", 1, 1, b""),
-            frame(true, "A", 1, 1, REQUEST),
-        ]);
+        self.see(&handshake());
+        self.see(&[frame(true, "A", 1, 1, REQUEST)]);
         let records = self.records.borrow();
         let kinds = records.iter().map(|(record, _)| matches!(record, Record::Opened { .. }));
         assert_eq!(kinds.collect::<Vec<bool>>(), [true, false], "{records:?}");
@@ -103,6 +99,26 @@ impl Backup {
     fn read(&mut self, index: usize) {
         let (record, payload) = &self.records.borrow()[index];
         self.engine.on_record(record, payload, Instant::now());
+    }
+
+    /// Reads whatever is in the ring and has not been read.
+    fn read_all(&mut self) {
+        self.log.drain().unwrap();
+        for (record, payload) in self.records.take() {
+            self.engine.on_record(&record, &payload, Instant::now());
+        }
+    }
+
+    /// The adopted child sends, and what the data path makes of it is read.
+    fn child_acknowledges(&mut self, ack: u32) {
+        self.datapath.switchboard().set_lease(now_boottime_ns() + 3_600_000_000_000);
+        let frame = frame(false, "A", 1, ack, b"");
+        self.datapath.run(Program::NodeOut, &frame, Context::default()).unwrap();
+        self.read_all();
+    }
+
+    fn state(&self) -> Option<FlowState> {
+        self.datapath.flow_table().unwrap().get(&key()).map(|flow| flow.state())
     }
 
     fn promote(&mut self) {
@@ -142,6 +158,10 @@ fn frame(from_client: bool, flags: &str, seq: u32, ack: u32, payload: &[u8]) -> 
     frame
 }
 
+fn handshake() -> [Vec<u8>; 3] {
+    [frame(true, "S", 0, 0, b""), frame(false, "SA", 0, 1, b""), frame(true, "A", 1, 1, b"")]
+}
+
 fn key() -> FlowKey {
     FlowKey::new(SocketAddr::from(CLIENT), SocketAddr::from(SERVICE))
 }
@@ -177,6 +197,26 @@ fn a_flow_that_the_promotion_has_missed_is_taken_over_when_it_speaks() {
     backup.see_a_request();
     backup.read(1);
     assert_eq!((backup.pending(), backup.engine.progress().reset), (1, 0));
+}
+
+/// A client that has said nothing yet speaks between the beginning of its adoption and the birth of
+/// its child. The birth opens nothing then, though its segment held all that was known.
+#[test]
+fn a_request_that_comes_during_the_adoption_is_replayed() {
+    let mut backup = Backup::new(&[]);
+    backup.see(&handshake());
+    backup.read(0);
+    backup.records.take();
+    backup.promote();
+    backup.see(&[frame(true, "A", 1, 1, REQUEST)]);
+    backup.engine.on_record(&Record::Born { key: key() }, b"", Instant::now());
+    assert_eq!((backup.pending(), backup.state()), (1, Some(FlowState::Adopting)));
+    backup.read_all();
+    backup.child_acknowledges(1);
+    assert_eq!((backup.pending(), backup.state()), (1, Some(FlowState::Adopting)));
+    backup.child_acknowledges(1 + REQUEST.len() as u32);
+    assert_eq!((backup.pending(), backup.state()), (0, Some(FlowState::Open)));
+    assert_eq!((backup.engine.progress().adopted, backup.engine.progress().reset), (1, 0));
 }
 
 /// However it came to that: a stream with a missing end is not carried on (invariant 6).

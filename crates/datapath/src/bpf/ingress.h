@@ -178,6 +178,17 @@ static __always_inline bool resets_child(const struct flow *flow, const struct p
 	return p->flags & TCP_RST && (p->seq == flow->rcv_max || has_caught_up(flow));
 }
 
+/* What is logged during an adoption is replayed as well, and the child speaks behind it: a window
+ * that it offers before it has read that far may end in front of what the client has sent. */
+static __always_inline void lengthen_replay(struct flow *flow, const struct packet *p)
+{
+	__u32 end = p->seq + p->payload_length + (p->flags & TCP_FIN ? 1 : 0);
+
+	if (flow->state == FLOW_ADOPTING && !seq_after(p->seq, flow->replay_end) &&
+	    seq_after(end, flow->replay_end))
+		flow->replay_end = end;
+}
+
 /* Primary: to the local stack, unless the flow is being taken over. */
 static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 				 const struct flow_key *key, __u32 service,
@@ -209,6 +220,7 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 		if (p->payload_length || p->flags & TCP_FIN) {
 			if (!log_segment(skb, p, key, flow, true))
 				return drop(COUNT_DROP_RING_FULL);
+			lengthen_replay(flow, p);
 		} else if (p->flags & TCP_RST) {
 			if (!log_event(key, RECORD_RESET, p->seq, 0, flow->service, true))
 				return drop(COUNT_DROP_RING_FULL);
