@@ -166,10 +166,11 @@ fn keep(run: &Run, dir: &Path) -> anyhow::Result<()> {
             .map(|d| format!("{:>16.3} {}\n", d.at_ns as f64 / 1e6, d.what))
             .collect();
         let text = format!(
-            "{}\n\nagain: {}\n\n{:#?}\n\ndone (ms):\n{done}\nsaid (ms):\n{said}",
+            "{}\n\nagain: {}\n\n{:#?}\n\n{}\n\ndone (ms):\n{done}\nsaid (ms):\n{said}",
             run.plan,
             command(run.plan.seed),
-            run.outcome
+            run.outcome,
+            run.evidence.last_words.join("\n")
         );
         fs::write(dir.join("run.txt"), text)
     };

@@ -108,6 +108,9 @@ pub struct Evidence {
     pub flip_killed_at_once: bool,
     /// Why the pair was not whole again, or did not serve, once everything was mended.
     pub not_mended: Option<String>,
+    /// What the nodes said of themselves when a client had not got what it wanted, or at the end
+    /// of a run that must be looked at.
+    pub last_words: Vec<String>,
     /// What the run left behind on the machine.
     pub leaked: Vec<String>,
     /// The oracle's word.

@@ -1,13 +1,35 @@
 //! What a lab may leave behind on the machine, and must not.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use demo::clock::Bell;
 
 /// How long the kernel may take to let go of what was closed.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A folder that is to go, and not another one that gets its name.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    inode: Option<u64>,
+}
+
+impl Folder {
+    pub(crate) fn new(path: &Path) -> Folder {
+        Folder { path: path.to_owned(), inode: inode(path) }
+    }
+
+    fn is_there(&self) -> bool {
+        self.inode.is_some() && inode(&self.path) == self.inode
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|data| data.ino())
+}
 
 /// What this process holds.
 #[derive(Clone, Debug)]
@@ -28,10 +50,10 @@ impl Held {
     }
 
     /// What there is more than before, now that the lab in `dir` is gone.
-    pub(crate) fn leaked(self, dir: &Path) -> Vec<String> {
+    pub(crate) fn leaked(self, dir: &Folder) -> Vec<String> {
         let clean = || {
             let now = Held::now();
-            !dir.exists()
+            !dir.is_there()
                 && now.files <= self.files
                 && now.threads <= self.threads
                 && self.more_children(&now).is_empty()
@@ -41,8 +63,8 @@ impl Held {
         }
         let now = Held::now();
         let mut leaked = Vec::new();
-        if dir.exists() {
-            leaked.push(format!("{} is still there", dir.display()));
+        if dir.is_there() {
+            leaked.push(format!("{} is still there", dir.path.display()));
         }
         if now.files > self.files {
             leaked.push(format!("{} files more are open", now.files - self.files));
@@ -90,7 +112,7 @@ mod tests {
     fn an_open_file_and_a_folder_are_leaks() {
         let held = Held { threads: usize::MAX, ..Held::now() };
         let _open = fs::File::open("/proc/self/status").unwrap();
-        let leaked = held.leaked(Path::new("/proc/self"));
+        let leaked = held.leaked(&Folder::new(Path::new("/proc/self")));
         assert!(leaked.iter().any(|l| l.contains("/proc/self is still there")), "{leaked:?}");
         assert!(leaked.iter().any(|l| l.contains("files more")), "{leaked:?}");
     }

@@ -14,7 +14,7 @@ use oracle::{Class, Gap};
 
 use crate::evidence::{Evidence, Found, Oracle};
 use crate::fault::{Act, Kind, Program, Who};
-use crate::leak::Held;
+use crate::leak::{Folder, Held};
 use crate::load::{Load, open_idle, try_out};
 use crate::moment::Moment;
 use crate::plan::{Plan, Step};
@@ -39,13 +39,15 @@ pub(crate) fn play(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Res
     machine::watch();
     let (started, before) = (Instant::now(), Held::now());
     let mut stage = Stage::up(plan, product, artifacts)?;
-    let dir = stage.pair.lab.dir().to_owned();
+    let dir = Folder::new(stage.pair.lab.dir());
     let mut evidence = Evidence { up_ns: stage.up_ns, ..Evidence::default() };
     let played = on(&mut stage, plan, &mut evidence);
     evidence.disturbed = disturbance(&evidence);
     let good = matches!(rules::judge(plan, &evidence), Outcome::Good | Outcome::Explained(_));
     if played.is_err() || !good {
-        stage.write_last_words();
+        if evidence.last_words.is_empty() {
+            evidence.last_words = stage.last_words();
+        }
         stage.pair.lab.keep_files();
     }
     drop(stage);
@@ -112,6 +114,10 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
     let since_ns = evidence.last_fault_ns();
     for load in loads {
         evidence.clients.extend(load.finish(&stage.pair, patience(plan), since_ns)?);
+    }
+    let broken = evidence.clients.iter().any(|client| client.error.is_some());
+    if broken || !evidence.idle_failures.is_empty() {
+        evidence.last_words = stage.last_words();
     }
     look_after(stage, plan, evidence)
 }

@@ -401,14 +401,18 @@ impl Stage {
         self.witness.heard().into_iter().map(said).collect()
     }
 
-    /// Leaves what is known beside the captures.
-    pub(crate) fn write_last_words(&self) {
-        let dir = self.pair.lab.dir();
-        for node in NODES {
-            if let Ok(status) = self.pair.status(node) {
-                let _ = fs::write(dir.join(format!("{node}.status")), format!("{status:#?}\n"));
-            }
-        }
+    /// What the nodes say of themselves, a line each: flows, the last takeover, counters.
+    pub(crate) fn last_words(&self) -> Vec<String> {
+        let words = |node: &&'static str| {
+            let status = self.pair.status(node).ok()?.all;
+            let counters = status["counters"].as_object()?;
+            let counters = counters.iter().filter(|(_, count)| count.as_u64() != Some(0));
+            let counters: Vec<String> = counters.map(|(name, n)| format!("{name} {n}")).collect();
+            let (role, flows, takeover) = (&status["role"], &status["flows"], &status["takeover"]);
+            let counters = counters.join(", ");
+            Some(format!("{node}: {role}; flows {flows}; takeover {takeover}; {counters}"))
+        };
+        NODES.iter().filter_map(words).collect()
     }
 }
 

@@ -87,6 +87,8 @@ pub struct Bad {
     pub plan: String,
     /// What is wrong.
     pub complaints: Vec<Complaint>,
+    /// What the nodes said of themselves.
+    pub last_words: Vec<String>,
     /// Where its files are.
     pub files: String,
     /// The command that repeats it.
@@ -198,6 +200,7 @@ impl Summary {
             seed: plan.seed,
             plan: plan.to_string(),
             complaints: complaints.to_vec(),
+            last_words: evidence.last_words.clone(),
             files: keep.join(plan.seed.to_string()).display().to_string(),
             again: command(plan.seed),
         };
