@@ -3,11 +3,14 @@
 //! Offsets are those of the outstream, unless they are said to be the instream's:
 //!
 //! ```text
-//!      una        begin       whole                at
-//!  -----|-----------|-----------|-------------------|------- outstream
-//!       | not kept  | kept: whole messages | reply under way
-//!       |<- hole -->|
+//!     una         kept from        whole            at
+//!  ----|-------------|---------------|---------------|---- outstream
+//!      |  hole, or   | whole         | the reply     |
+//!      |  nothing    | messages      | under way     |
 //! ```
+//!
+//! The hole lies in a regenerated reply, so it may also reach behind `whole`, while that reply is
+//! under way.
 
 use std::collections::VecDeque;
 
@@ -154,9 +157,15 @@ impl Book {
         Ok(self.kept.append(bytes, purse)?)
     }
 
-    /// The server's FIN stands behind what has arrived.
+    /// The server's FIN stands behind what has arrived: nothing will be answered any more.
     pub(crate) fn end(&mut self) {
         self.ended = true;
+        self.waiting.clear();
+    }
+
+    /// How many requests wait for a reply.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// A request's head is whole.

@@ -189,6 +189,8 @@ impl Flow {
             self.framing.outstream_unseen(skipped);
             counts.skipped_bytes += skipped;
         }
+        let waiting = self.framing.takeover().map(|takeover| takeover.unanswered);
+        assert_eq!(waiting, Some(self.book.waiting()), "one view of what waits for a reply");
         self.pay_for_framing(purse)?;
         Ok(Orders {
             release: self.book.release().map(|edge| self.seq_of(edge)),

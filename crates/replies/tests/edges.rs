@@ -162,6 +162,17 @@ fn a_connection_that_ends_is_finished_from_the_log() {
     assert_eq!(scene.log.instream_end(&FLOW, 22), NOTHING);
     scene.adopts(0, 0, 0);
     assert_eq!(scene.server(OK), release(40));
+    // What was pipelined behind the last reply is executed by nobody, and takes no memory.
+    for last in [&closing[..], b""] {
+        let mut scene = Scene::new(policy());
+        let empty = scene.log.bytes();
+        scene.client(&GET.repeat(100));
+        let _ = scene.server(last);
+        let end = last.len() as u64 + 1;
+        assert_eq!(scene.server_end().release, Some(end as u32));
+        assert_eq!(scene.ack(end), NOTHING);
+        assert_eq!(scene.log.bytes(), empty);
+    }
     // The server closes an idle connection.
     let mut scene = Scene::new(policy());
     assert_eq!(scene.server_end(), release(1));
