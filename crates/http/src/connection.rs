@@ -98,6 +98,21 @@ impl Connection {
         self.feed(Side::Out, offset, bytes, false)
     }
 
+    /// The next `length` bytes from server to client were not seen. That does no harm within a body
+    /// of which the length is known, see [`Self::unread_of_body`]: such bytes are only counted.
+    ///
+    /// # Panics
+    /// If the reply does not go on behind them.
+    pub fn outstream_unseen(&mut self, length: u64) {
+        assert!(self.unread_of_body().is_some_and(|unread| unread > length), "bytes that matter");
+        self.outstream.count(length);
+    }
+
+    /// How much is to come of a reply's body of which the length is known, if one is under way.
+    pub fn unread_of_body(&self) -> Option<u64> {
+        self.outstream.unread_of_body().filter(|_| self.doubt.is_none())
+    }
+
     /// The client's FIN, behind the byte before `offset`.
     pub fn instream_end(&mut self, offset: u64) -> Events<'_> {
         self.feed(Side::In, offset, &[], true)

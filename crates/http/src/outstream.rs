@@ -75,6 +75,22 @@ impl Outstream {
         }
     }
 
+    /// What is to come of a body with a known length.
+    pub(crate) fn unread_of_body(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Body { body: Body::Bytes(left), .. } => Some(left),
+            _ => None,
+        }
+    }
+
+    /// Counts bytes of such a body, fewer than are to come.
+    pub(crate) fn count(&mut self, length: u64) {
+        if let Phase::Body { body: Body::Bytes(left), .. } = &mut self.phase {
+            *left -= length;
+            self.at += length;
+        }
+    }
+
     /// Reads `bytes` up to the next event. `None` when they are used up.
     pub(crate) fn step(
         &mut self,

@@ -396,3 +396,39 @@ fn offsets_count_from_where_the_caller_begins() {
     });
     assert_eq!(places, [1000, 5 << 32, (5 << 32) + 38]);
 }
+
+/// A body's bytes are counted, so those between a head and the last byte need not be seen.
+#[test]
+fn a_part_of_a_body_with_a_known_length_may_be_left_out() {
+    let mut connection = http::Connection::new(http::Limits::default());
+    let get = b"GET / HTTP/1.1\r\n\r\n";
+    connection.instream(0, get).for_each(|_| ());
+    connection.instream(18, get).for_each(|_| ());
+    assert_eq!(connection.unread_of_body(), None);
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n";
+    let begin = head.len() as u64;
+    connection.outstream(0, head).for_each(|_| ());
+    assert_eq!(connection.unread_of_body(), Some(10_000_000_000));
+    connection.outstream(begin, b"x").for_each(|_| ());
+    connection.outstream_unseen(9_999_999_997);
+    assert_eq!(connection.unread_of_body(), Some(2));
+    let mut ends = Vec::new();
+    connection.outstream(begin + 9_999_999_998, b"yz").for_each(|event| {
+        if let http::Event::ReplyEnd { request, end, .. } = event {
+            ends.push((request, end));
+        }
+    });
+    assert_eq!(ends, [(0, begin + 10_000_000_000)]);
+    assert_eq!(connection.unread_of_body(), None);
+    assert_eq!(connection.takeover().unwrap().resume, http::Resume::At(18));
+}
+
+#[test]
+#[should_panic(expected = "bytes that matter")]
+fn the_end_of_a_body_cannot_be_left_out() {
+    let mut connection = http::Connection::new(http::Limits::default());
+    connection.instream(0, b"GET / HTTP/1.1\r\n\r\n").for_each(|_| ());
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";
+    connection.outstream(0, head).for_each(|_| ());
+    connection.outstream_unseen(10);
+}

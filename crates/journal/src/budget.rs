@@ -13,7 +13,7 @@ use crate::Budget;
 
 /// The heap a block of `bytes` really takes: an 8-byte header, 16-byte steps, 32 bytes at least.
 /// (glibc's figures; other allocators round by about as much.)
-pub(crate) const fn allocated(bytes: usize) -> usize {
+pub const fn allocated(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
     }
@@ -22,13 +22,13 @@ pub(crate) const fn allocated(bytes: usize) -> usize {
 }
 
 /// The heap taken by a list of `capacity` elements.
-pub(crate) const fn allocated_list<T>(capacity: usize) -> usize {
+pub const fn allocated_list<T>(capacity: usize) -> usize {
     allocated(capacity.saturating_mul(size_of::<T>()))
 }
 
-/// The journal-wide budget.
+/// The budget of all parties together, such as all flows of a journal.
 #[derive(Debug)]
-pub(crate) struct Total {
+pub struct Total {
     limit: usize,
     /// Invariant: `held <= limit`, and `held` is exactly the sum of what the table and every flow
     /// report as their heap.
@@ -36,19 +36,23 @@ pub(crate) struct Total {
 }
 
 impl Total {
-    pub(crate) fn new(limit: usize) -> Self {
+    /// Nothing is held.
+    pub fn new(limit: usize) -> Self {
         Self { limit, held: 0 }
     }
 
-    pub(crate) fn held(&self) -> usize {
+    /// What is charged, in bytes.
+    pub fn held(&self) -> usize {
         self.held
     }
 
-    pub(crate) fn limit(&self) -> usize {
+    /// The most that may be.
+    pub fn limit(&self) -> usize {
         self.limit
     }
 
-    pub(crate) fn credit(&mut self, bytes: usize) {
+    /// Takes back what was charged for something that has just been freed.
+    pub fn credit(&mut self, bytes: usize) {
         assert!(bytes <= self.held, "credited {bytes} B of {} B held", self.held);
         self.held -= bytes;
     }
@@ -60,8 +64,9 @@ impl Total {
 }
 
 /// What one party (a flow, or the table of flows) may spend during one operation: its own limit and
-/// the journal's.
-pub(crate) struct Purse<'a> {
+/// that of all.
+#[derive(Debug)]
+pub struct Purse<'a> {
     total: &'a mut Total,
     limit: usize,
     /// Invariant: `held <= max(limit, what it was at the start)`; equal to the party's heap whenever
@@ -71,21 +76,23 @@ pub(crate) struct Purse<'a> {
 
 impl<'a> Purse<'a> {
     /// `held` is what the party has been charged so far.
-    pub(crate) fn new(total: &'a mut Total, held: usize, limit: usize) -> Self {
+    pub fn new(total: &'a mut Total, held: usize, limit: usize) -> Self {
         assert!(held <= total.held, "a party holds {held} B of a total of {} B", total.held);
         Self { total, limit, held }
     }
 
-    pub(crate) fn held(&self) -> usize {
+    /// What the party is charged, in bytes.
+    pub fn held(&self) -> usize {
         self.held
     }
 
-    pub(crate) fn can_afford(&self, bytes: usize) -> bool {
+    /// Whether [`Self::charge`] would take it.
+    pub fn can_afford(&self, bytes: usize) -> bool {
         self.refusal(bytes).is_none()
     }
 
     /// Pays for an allocation that is about to be made. On refusal nothing is charged.
-    pub(crate) fn charge(&mut self, bytes: usize) -> Result<(), Budget> {
+    pub fn charge(&mut self, bytes: usize) -> Result<(), Budget> {
         if let Some(budget) = self.refusal(bytes) {
             return Err(budget);
         }
@@ -96,7 +103,7 @@ impl<'a> Purse<'a> {
     }
 
     /// Takes back what was charged for an allocation that has just been freed.
-    pub(crate) fn credit(&mut self, bytes: usize) {
+    pub fn credit(&mut self, bytes: usize) {
         assert!(bytes <= self.held, "credited {bytes} B of {} B held", self.held);
         self.held -= bytes;
         self.total.credit(bytes);
@@ -116,7 +123,7 @@ impl<'a> Purse<'a> {
 }
 
 /// A list whose capacity only ever changes under a purse.
-pub(crate) trait Growable<T> {
+pub trait Growable<T> {
     /// Raises the capacity to exactly `capacity` elements; the elements may move.
     fn grow_to(&mut self, capacity: usize, purse: &mut Purse<'_>) -> Result<(), Budget>;
 }

@@ -17,8 +17,9 @@ use crate::{Budget, WINDOW_MAX};
 pub(crate) struct Flow {
     /// The client's initial sequence number; offset 0 is the byte `irs + 1`.
     irs: u32,
-    /// The most heap this flow may take, in bytes.
-    budget: usize,
+    /// The most heap this flow may take, in steps of 16 bytes, which all blocks have
+    /// ([`allocated`]): half the place of a number of bytes.
+    budget_steps: u32,
     in_order: InOrder,
     /// Bytes behind a hole and the FIN. Invariant: absent unless one of them is there.
     ahead: Option<Box<Ahead>>,
@@ -35,7 +36,13 @@ pub(crate) enum Placed {
 
 impl Flow {
     pub(crate) fn new(irs: u32, budget: usize) -> Self {
-        Self { irs, budget, in_order: InOrder::default(), ahead: None }
+        let budget_steps = u32::try_from(budget / 16).unwrap_or(u32::MAX);
+        Self { irs, budget_steps, in_order: InOrder::default(), ahead: None }
+    }
+
+    /// The most heap this flow may take, in bytes.
+    fn budget(&self) -> usize {
+        self.budget_steps as usize * 16
     }
 
     pub(crate) fn irs(&self) -> u32 {
@@ -88,7 +95,7 @@ impl Flow {
         total: &mut Total,
         conflicts: &mut u64,
     ) -> Result<Placed, Budget> {
-        let mut purse = Purse::new(total, self.heap_bytes(), self.budget);
+        let mut purse = Purse::new(total, self.heap_bytes(), self.budget());
         let placed = self.place(seq, payload, fin, &mut purse, conflicts);
         assert_eq!(purse.held(), self.heap_bytes(), "charged and held heap differ");
         if let (Ok(_), Some(ahead)) = (&placed, &self.ahead) {
@@ -99,6 +106,13 @@ impl Flow {
             assert!(ahead.fin_at.is_none_or(|fin| last <= fin), "bytes behind the FIN");
         }
         placed
+    }
+
+    /// Frees the front of the stream, see [`InOrder::collect`].
+    pub(crate) fn collect(&mut self, offset: u64, total: &mut Total) {
+        let mut purse = Purse::new(total, self.heap_bytes(), self.budget());
+        self.in_order.collect(offset.min(self.in_order.len()), &mut purse);
+        assert_eq!(purse.held(), self.heap_bytes(), "charged and held heap differ");
     }
 
     fn place(
@@ -121,7 +135,7 @@ impl Flow {
         if self.contradicts_fin(end, !payload.is_empty(), fin) {
             return Ok(Placed::AfterFin);
         }
-        let window = WINDOW_MAX.min(self.budget as u64) as i64;
+        let window = WINDOW_MAX.min(self.budget() as u64) as i64;
         if distance > 0 && end + i64::from(fin) > next as i64 + window {
             return Ok(Placed::BeyondWindow);
         }

@@ -1,11 +1,12 @@
-//! The contiguous part of an instream: every byte from the start up to `rcv_nxt`.
+//! The contiguous part of a stream: every byte from the first that is still wanted up to the last.
 //!
-//! A takeover needs the stream from its very first byte, so it only ever grows. One growing vector
+//! For an instream that is all of it up to `rcv_nxt`, since a takeover may need it from its very
+//! first byte. Who knows better frees the front ([`InOrder::collect`]). One growing vector
 //! would copy half a gigabyte again and again, and hold it three times over while it does; fixed
 //! blocks would waste most of a block on each of many thousand idle flows that sent one request.
 //! So: a short stream is one block that fits it closely, and moves as it grows; beyond [`SHORT`] it
-//! is a list of chunks that never move, each a quarter of the stream so far, up to [`CHUNK_MAX`]. At
-//! most a fifth of the memory is ever unused, and beyond the first few kilobytes every byte is copied
+//! is a list of chunks that never move, each a quarter of what is held so far, up to [`CHUNK_MAX`].
+//! Unless the front is freed, at most a fifth of the memory is ever unused, and beyond the first few kilobytes every byte is copied
 //! once. Only the last chunk, the *tail*, is written to; it stands in the flow itself, so that a flow
 //! with a few short requests has one heap block.
 
@@ -21,20 +22,21 @@ const SHORT: usize = 4096;
 /// so that blocks taken straight from the kernel fill their pages.
 const CHUNK_MAX: usize = 256 * 1024 - 64;
 
+/// The contiguous part of one stream, under a [`Purse`]. Offsets count bytes from the stream's first.
 #[derive(Debug, Default)]
-pub(crate) struct InOrder {
-    /// The chunk being filled. Invariant: empty only while the whole stream is.
+pub struct InOrder {
+    /// The chunk being filled. Invariant: empty only while nothing is held.
     tail: Vec<u8>,
+    /// Where the tail starts. Invariant: where the last sealed chunk ends, if there is one.
+    tail_start: u64,
+    /// Invariant: absent unless a chunk is there.
     sealed: Option<Box<Sealed>>,
 }
 
 #[derive(Debug, Default)]
 struct Sealed {
-    /// Invariant: each starts where the one before ends, the first at 0, and each is full
-    /// (`len == capacity`).
+    /// Invariant: each starts where the one before ends, and each is full (`len == capacity`).
     chunks: Vec<Chunk>,
-    /// Invariant: the sum of the chunks' lengths, which is where the tail starts.
-    len: u64,
     /// Invariant: the sum of the chunks' heap blocks, in bytes.
     heap: usize,
 }
@@ -45,13 +47,29 @@ struct Chunk {
     bytes: Vec<u8>,
 }
 
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
 impl InOrder {
-    pub(crate) fn len(&self) -> u64 {
-        self.tail_start() + self.tail.len() as u64
+    /// The stream's length: the offset behind the last byte.
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "a stream's length says nothing of what is held"
+    )]
+    pub fn len(&self) -> u64 {
+        self.tail_start + self.tail.len() as u64
+    }
+
+    /// The offset of the first byte that is held; [`Self::len`] if none is.
+    pub fn begin(&self) -> u64 {
+        self.chunks().first().map_or(self.tail_start, |chunk| chunk.start)
     }
 
     /// The heap charged for it, in bytes.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         let sealed = self.sealed.as_ref().map_or(0, |s| {
             allocated(size_of::<Sealed>()) + allocated_list::<Chunk>(s.chunks.capacity()) + s.heap
         });
@@ -60,7 +78,7 @@ impl InOrder {
 
     /// Appends `bytes` at the end. On refusal a part may have been appended.
     #[inline]
-    pub(crate) fn append(&mut self, bytes: &[u8], purse: &mut Purse<'_>) -> Result<(), Budget> {
+    pub fn append(&mut self, bytes: &[u8], purse: &mut Purse<'_>) -> Result<(), Budget> {
         let room = self.tail.capacity() - self.tail.len();
         let (fits, rest) = bytes.split_at(room.min(bytes.len()));
         self.tail.extend_from_slice(fits);
@@ -71,11 +89,42 @@ impl InOrder {
         Ok(())
     }
 
-    /// The stream from byte `offset` on, as the chunks it lies in.
-    pub(crate) fn from(&self, offset: u64) -> Chunks<'_> {
-        let sealed = self.sealed.as_ref().map_or(&[][..], |s| &s.chunks);
-        let first = sealed.partition_point(|c| c.start + c.bytes.len() as u64 <= offset);
-        let start = sealed.get(first).map_or(self.tail_start(), |c| c.start);
+    /// Frees what lies before `offset`, in whole blocks: up to one block of it may stay. With
+    /// `offset` at the end or behind it nothing stays.
+    pub fn collect(&mut self, offset: u64, purse: &mut Purse<'_>) {
+        if let Some(sealed) = &mut self.sealed {
+            let freed = sealed.chunks.partition_point(|chunk| chunk.end() <= offset);
+            let block = |chunk: Chunk| allocated(chunk.bytes.capacity());
+            let heap: usize = sealed.chunks.drain(..freed).map(block).sum();
+            sealed.heap -= heap;
+            purse.credit(heap);
+            if sealed.chunks.is_empty() {
+                let list = allocated_list::<Chunk>(sealed.chunks.capacity());
+                self.sealed = None;
+                purse.credit(allocated(size_of::<Sealed>()) + list);
+            }
+        }
+        if offset >= self.len() {
+            self.tail_start = self.len();
+            let block = allocated(self.tail.capacity());
+            self.tail = Vec::new();
+            purse.credit(block);
+        }
+    }
+
+    /// Frees everything and goes on at `offset`: the bytes before it are not wanted.
+    pub fn skip_to(&mut self, offset: u64, purse: &mut Purse<'_>) {
+        assert!(offset >= self.len(), "a stream is skipped forward");
+        self.collect(offset, purse);
+        self.tail_start = offset;
+    }
+
+    /// The stream from byte `offset` on, as the chunks it lies in. Bytes that have been freed do
+    /// not come.
+    pub fn from(&self, offset: u64) -> Chunks<'_> {
+        let sealed = self.chunks();
+        let first = sealed.partition_point(|chunk| chunk.end() <= offset);
+        let start = sealed.get(first).map_or(self.tail_start, |chunk| chunk.start);
         Chunks {
             sealed: sealed[first..].iter(),
             tail: &self.tail,
@@ -84,8 +133,9 @@ impl InOrder {
     }
 
     /// How many of `bytes`, claimed to stand at `offset`, differ from what is held there.
-    pub(crate) fn conflicts(&self, offset: u64, bytes: &[u8]) -> u64 {
-        let mut rest = bytes;
+    pub fn conflicts(&self, offset: u64, bytes: &[u8]) -> u64 {
+        let freed = self.begin().saturating_sub(offset).min(bytes.len() as u64);
+        let (offset, mut rest) = (offset + freed, &bytes[freed as usize..]);
         let mut differing = 0;
         for held in self.from(offset) {
             let (here, later) = rest.split_at(rest.len().min(held.len()));
@@ -102,11 +152,11 @@ impl InOrder {
     /// memory.
     #[cfg(test)]
     pub(crate) fn beginning_at(len: u64) -> Self {
-        Self { tail: Vec::new(), sealed: Some(Box::new(Sealed { len, ..Sealed::default() })) }
+        Self { tail_start: len, ..Self::default() }
     }
 
-    fn tail_start(&self) -> u64 {
-        self.sealed.as_ref().map_or(0, |s| s.len)
+    fn chunks(&self) -> &[Chunk] {
+        self.sealed.as_ref().map_or(&[][..], |sealed| &sealed.chunks)
     }
 
     /// Gives a full tail room for at least `least` bytes, or puts a new one in its place.
@@ -117,7 +167,8 @@ impl InOrder {
             (least, if self.tail.is_empty() { least } else { least + least / 8 })
         } else {
             self.seal_tail(purse)?;
-            (least, ((self.len() / 4) as usize).clamp(least, CHUNK_MAX.max(least)))
+            let held = self.len() - self.begin();
+            (least, ((held / 4) as usize).clamp(least, CHUNK_MAX.max(least)))
         };
         // Spare room is a convenience: near the end of a budget it gives way to bytes.
         let mut capacity = roomy;
@@ -141,8 +192,8 @@ impl InOrder {
             sealed.chunks.grow_to(capacity, purse)?;
         }
         let bytes = std::mem::take(&mut self.tail);
-        let start = sealed.len;
-        sealed.len += bytes.len() as u64;
+        let start = self.tail_start;
+        self.tail_start += bytes.len() as u64;
         sealed.heap += allocated(bytes.capacity());
         sealed.chunks.push(Chunk { start, bytes });
         Ok(())
@@ -226,6 +277,36 @@ mod tests {
         assert_eq!(in_order.conflicts(0, &other), 5);
         assert_eq!(in_order.conflicts(8, &other[8..]), 4);
         assert_eq!(in_order.conflicts(4097, &other[4097..5200]), 0);
+    }
+
+    #[test]
+    fn what_is_collected_is_free_and_the_rest_stays() {
+        let stream = counted(300_000);
+        let mut total = Total::new(usize::MAX);
+        let mut purse = Purse::new(&mut total, 0, usize::MAX);
+        let mut in_order = InOrder::default();
+        for (i, bytes) in stream.chunks(700).enumerate() {
+            in_order.append(bytes, &mut purse).unwrap();
+            let end = in_order.len();
+            let wanted = (end * 3 / 4).max(in_order.begin());
+            in_order.collect(wanted, &mut purse);
+            assert_eq!(purse.held(), in_order.heap_bytes());
+            assert!(in_order.begin() <= wanted);
+            let kept = in_order.from(wanted).collect::<Vec<_>>().concat();
+            assert_eq!(kept, stream[wanted as usize..end as usize]);
+            assert_eq!(in_order.conflicts(0, &stream[..end as usize]), 0);
+            if i % 50 == 49 {
+                in_order.collect(end, &mut purse);
+                assert_eq!((purse.held(), in_order.heap_bytes()), (0, 0));
+                assert_eq!((in_order.begin(), in_order.len()), (end, end));
+            }
+        }
+        in_order.skip_to(1 << 40, &mut purse);
+        in_order.append(b"beyond", &mut purse).unwrap();
+        assert_eq!((in_order.begin(), in_order.len()), (1 << 40, (1 << 40) + 6));
+        assert_eq!(in_order.from(0).collect::<Vec<_>>().concat(), b"beyond");
+        in_order.collect(u64::MAX, &mut purse);
+        assert_eq!((purse.held(), in_order.len()), (0, (1 << 40) + 6));
     }
 
     #[test]

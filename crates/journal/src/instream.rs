@@ -41,8 +41,15 @@ impl<'a> Instream<'a> {
         self.flow.in_order().len()
     }
 
+    /// The offset of the first byte that has not been freed by [`Journal::collect`].
+    ///
+    /// [`Journal::collect`]: crate::Journal::collect
+    pub fn begin(&self) -> u64 {
+        self.flow.in_order().begin()
+    }
+
     /// The contiguous bytes from `offset` on, in as many slices as they are stored in, none of them
-    /// empty. Nothing if `offset` is [`Self::contiguous_len`] or more. Finding the first slice costs
+    /// empty. Nothing that has been freed comes, and nothing if `offset` is [`Self::contiguous_len`] or more. Finding the first slice costs
     /// a binary search, so a long stream may be read in turns.
     pub fn chunks_from(&self, offset: u64) -> Chunks<'a> {
         self.flow.in_order().from(offset)

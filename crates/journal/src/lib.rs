@@ -29,6 +29,11 @@
 //! assert_eq!(instream.chunks_from(0).collect::<Vec<_>>().concat(), b"HEAD / HTTP/1.1");
 //! ```
 //!
+//! [`Journal::collect`] frees the front of an instream, for who knows that no takeover will want it.
+//!
+//! What the journal is made of is public, for other logs under the same kind of budgets: [`Table`],
+//! [`InOrder`], [`Total`] and [`Purse`].
+//!
 //! Inside: `table` finds a flow, `flow` turns sequence numbers into places, `in_order` and `ahead`
 //! hold the bytes before and behind the first hole, `budget` pays for all of it.
 
@@ -44,12 +49,12 @@ mod table;
 
 use std::hash::Hash;
 
-use crate::budget::Total;
 use crate::flow::{Flow, Placed};
-use crate::table::Table;
 
-pub use crate::in_order::Chunks;
+pub use crate::budget::{Growable, Purse, Total, allocated, allocated_list};
+pub use crate::in_order::{Chunks, InOrder};
 pub use crate::instream::Instream;
+pub use crate::table::Table;
 
 /// How far behind a hole a segment may end, in bytes, if its flow's budget is not smaller still: as
 /// much as ordinary hosts ever offer as a receive window.
@@ -62,7 +67,7 @@ pub const PIECES_MAX: usize = ahead::PIECES_MAX;
 /// Every flow's instream, by the flow's key.
 #[derive(Debug)]
 pub struct Journal<K> {
-    flows: Table<K>,
+    flows: Table<K, Flow>,
     /// Invariant: what it holds is the heap of `flows` and of each flow in it, to the byte.
     total: Total,
     counts: Stats,
@@ -148,7 +153,7 @@ impl<K: Eq + Hash + Copy> Journal<K> {
     /// until the first flow.
     pub fn new(total_budget_bytes: usize) -> Self {
         Self {
-            flows: Table::new(),
+            flows: Table::default(),
             total: Total::new(total_budget_bytes),
             counts: Stats::default(),
         }
@@ -157,10 +162,10 @@ impl<K: Eq + Hash + Copy> Journal<K> {
     /// Begins the journal of a flow whose client's SYN had the sequence number `irs`. An older
     /// incarnation with the same key is forgotten.
     ///
-    /// `flow_budget_bytes` limits the heap that holds the flow's bytes and their bookkeeping; the
-    /// flow's place in the table, some 100 bytes, counts towards the total only. A budget below the
-    /// window that the server's TCP may offer can lose a stream behind a hole, see
-    /// [`Appended::BeyondWindow`].
+    /// `flow_budget_bytes` limits the heap that holds the flow's bytes and their bookkeeping, in
+    /// steps of 16 bytes, to 64 GiB at the most; the flow's place in the table, some 100 bytes,
+    /// counts towards the total only. A budget below the window that the server's TCP may offer can
+    /// lose a stream behind a hole, see [`Appended::BeyondWindow`].
     pub fn open(&mut self, key: K, irs: u32, flow_budget_bytes: usize) -> Opened {
         let flow = Flow::new(irs, flow_budget_bytes);
         if let Some(old) = self.flows.get_mut(&key) {
@@ -225,6 +230,14 @@ impl<K: Eq + Hash + Copy> Journal<K> {
             let nxt = flow.rcv_nxt();
             seq == nxt || (flow.is_complete() && seq == nxt.wrapping_sub(1))
         })
+    }
+
+    /// Frees what lies before `offset` in a flow's instream, but for up to one block of it. A takeover
+    /// can then begin no sooner than there.
+    pub fn collect(&mut self, key: &K, offset: u64) {
+        if let Some(flow) = self.flows.get_mut(key) {
+            flow.collect(offset, &mut self.total);
+        }
     }
 
     /// Forgets a flow and frees its memory. False if there was none.

@@ -14,19 +14,19 @@ use std::hash::{BuildHasher, Hash, RandomState};
 
 use crate::Budget;
 use crate::budget::{Growable, Purse, Total, allocated_list};
-use crate::flow::Flow;
 
 const FLOWS_PER_PAGE: usize = 32;
 const INDEX_MIN: usize = 16;
 const VACANT: u32 = u32::MAX;
 
+/// Values, such as flows, by their keys, under a [`Total`].
 #[derive(Debug)]
-pub(crate) struct Table<K> {
+pub struct Table<K, V> {
     /// Invariant: a power of two long, or empty; at most 3 in 4 entries are occupied; each flow has
     /// exactly one, with no vacant entry between its home place and the place where it stands.
     index: Vec<Entry>,
     /// Invariant: all but the last are full; the last is not empty.
-    pages: Vec<Vec<Slot<K>>>,
+    pages: Vec<Vec<Slot<K, V>>>,
     len: usize,
     hasher: RandomState,
 }
@@ -42,37 +42,49 @@ struct Entry {
 const NOBODY: Entry = Entry { slot: VACANT, hash: 0 };
 
 #[derive(Debug)]
-struct Slot<K> {
+struct Slot<K, V> {
     key: K,
-    flow: Flow,
+    flow: V,
 }
 
-impl<K: Eq + Hash + Copy> Table<K> {
-    pub(crate) fn new() -> Self {
+impl<K: Eq + Hash + Copy, V> Default for Table<K, V> {
+    /// An empty table, which holds no heap.
+    fn default() -> Self {
         Self { index: Vec::new(), pages: Vec::new(), len: 0, hasher: RandomState::new() }
     }
+}
 
-    pub(crate) fn len(&self) -> usize {
+impl<K: Eq + Hash + Copy, V> Table<K, V> {
+    /// How many flows there are.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Their keys, in no particular order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.pages.iter().flatten().map(|slot| &slot.key)
     }
 
-    pub(crate) fn get(&self, key: &K) -> Option<&Flow> {
+    /// The flow with this key.
+    pub fn get(&self, key: &K) -> Option<&V> {
         let place = self.find(key, self.hash(key))?;
         Some(&self.slot(self.index[place].slot).flow)
     }
 
-    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut Flow> {
+    /// The flow with this key.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let place = self.find(key, self.hash(key))?;
         let slot = self.index[place].slot as usize;
         Some(&mut self.pages[slot / FLOWS_PER_PAGE][slot % FLOWS_PER_PAGE].flow)
     }
 
     /// Adds a flow. The key must not be there yet. On refusal nothing has changed.
-    pub(crate) fn insert(&mut self, key: K, flow: Flow, total: &mut Total) -> Result<(), Budget> {
+    pub fn insert(&mut self, key: K, flow: V, total: &mut Total) -> Result<(), Budget> {
         let hash = self.hash(&key);
         assert!(self.find(&key, hash).is_none(), "a key has one flow");
         if self.len == VACANT as usize {
@@ -96,7 +108,7 @@ impl<K: Eq + Hash + Copy> Table<K> {
     }
 
     /// Takes a flow out. Its own heap stays charged; the table's shrinks if it can.
-    pub(crate) fn remove(&mut self, key: &K, total: &mut Total) -> Option<Flow> {
+    pub fn remove(&mut self, key: &K, total: &mut Total) -> Option<V> {
         let place = self.find(key, self.hash(key))?;
         let slot = self.index[place].slot as usize;
         self.vacate(place);
@@ -119,22 +131,22 @@ impl<K: Eq + Hash + Copy> Table<K> {
     }
 
     /// The heap charged for the table, in bytes, without that of the flows.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         allocated_list::<Entry>(self.index.capacity())
-            + allocated_list::<Vec<Slot<K>>>(self.pages.capacity())
-            + allocated_list::<Slot<K>>(FLOWS_PER_PAGE) * self.pages.len()
+            + allocated_list::<Vec<Slot<K, V>>>(self.pages.capacity())
+            + allocated_list::<Slot<K, V>>(FLOWS_PER_PAGE) * self.pages.len()
     }
 
     fn hash(&self, key: &K) -> u32 {
         self.hasher.hash_one(key) as u32
     }
 
-    fn slot(&self, slot: u32) -> &Slot<K> {
+    fn slot(&self, slot: u32) -> &Slot<K, V> {
         &self.pages[slot as usize / FLOWS_PER_PAGE][slot as usize % FLOWS_PER_PAGE]
     }
 
     /// The places of the index in the order in which an entry with `hash` is looked for.
-    fn probe(&self, hash: u32) -> impl Iterator<Item = usize> + use<K> {
+    fn probe(&self, hash: u32) -> impl Iterator<Item = usize> + use<K, V> {
         let len = self.index.len();
         (0..len).map(move |i| (hash as usize + i) & (len - 1))
     }
@@ -200,7 +212,7 @@ impl<K: Eq + Hash + Copy> Table<K> {
     fn shrink(&mut self, purse: &mut Purse<'_>) {
         if self.pages.last().is_some_and(|page| page.is_empty()) {
             self.pages.pop();
-            purse.credit(allocated_list::<Slot<K>>(FLOWS_PER_PAGE));
+            purse.credit(allocated_list::<Slot<K, V>>(FLOWS_PER_PAGE));
         }
         if self.len == 0 {
             let heap = self.heap_bytes();
@@ -221,7 +233,7 @@ impl<K: Eq + Hash + Copy> Table<K> {
         pages.grow_to(self.pages.capacity() / 2, purse)?;
         pages.append(&mut self.pages);
         let old = std::mem::replace(&mut self.pages, pages);
-        let block = allocated_list::<Vec<Slot<K>>>(old.capacity());
+        let block = allocated_list::<Vec<Slot<K, V>>>(old.capacity());
         drop(old);
         purse.credit(block);
         Ok(())

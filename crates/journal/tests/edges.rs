@@ -229,3 +229,31 @@ fn holes_are_bounded() {
     assert_eq!(one_more, Appended::OverBudget(Budget::Flow));
     assert_eq!(journal.bytes(), 0);
 }
+
+/// What no takeover will want is freed, and a segment that comes again from there changes nothing.
+#[test]
+fn the_front_of_a_stream_is_freed_on_demand() {
+    let mut journal = opened(0, 1 << 20);
+    let empty = journal.bytes();
+    let request = [7; 100];
+    for i in 0..100_000u32 {
+        let seq = 1 + i * 100;
+        assert_eq!(journal.append(&FLOW, seq, &request, false), stored(100, seq + 100));
+        assert_eq!(journal.append(&FLOW, seq - 50.min(seq), &request, false), Appended::Duplicate);
+        if i % 3 == 0 {
+            journal.collect(&FLOW, u64::from(i) * 100 + 100);
+            assert_eq!(journal.bytes(), empty);
+        }
+    }
+    assert_eq!(journal.stats().conflicting_bytes, 0);
+    // A part of a block stays whole, and so does what is behind it.
+    let end = journal.instream(&FLOW).unwrap().contiguous_len();
+    assert_eq!(journal.append(&FLOW, end as u32 + 1, b"abcdef", true), stored(6, end as u32 + 8));
+    journal.collect(&FLOW, end + 3);
+    let instream = journal.instream(&FLOW).unwrap();
+    assert!(instream.begin() <= end + 3 && instream.is_complete());
+    assert_eq!(instream.chunks_from(end + 3).collect::<Vec<_>>().concat(), b"def");
+    journal.collect(&FLOW, u64::MAX);
+    assert_eq!(journal.instream(&FLOW).unwrap().begin(), end + 6);
+    assert!(journal.instream(&FLOW).unwrap().is_complete());
+}

@@ -264,7 +264,8 @@ proptest! {
                     let segment =
                         Segment { start: (contiguous + hole) as i64, len, forged: 0, fin: false };
                     let seq = irs.wrapping_add(1).wrapping_add(segment.start as u32);
-                    let window = (flow_budget as u64).min(WINDOW_MAX) as i64;
+                    // Budgets count in steps of 16 bytes.
+                    let window = (flow_budget as u64 / 16 * 16).min(WINDOW_MAX) as i64;
                     match journal.append(&key, seq, &segment.payload(), false) {
                         Appended::UnknownFlow => assert!(!models.contains_key(&key)),
                         Appended::OverBudget(budget) => {
