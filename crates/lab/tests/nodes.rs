@@ -80,6 +80,14 @@ fn a_flip_does_not_wake_a_hung_process() {
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
 }
 
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
 /// Whoever started a process is told of its end, even one under the knife: a host that is killed
 /// waits for that.
 #[test]
@@ -165,10 +173,8 @@ fn flips_go_where_they_are_asked_to_and_nowhere_else() {
     for place in [Where::Stack, Where::Heap, Where::Text, Where::Data] {
         let mut victim = a.command("/bin/sh");
         let mut victim = victim.args(["-c", "sleep 600; true"]).spawn().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while !a.processes().unwrap().iter().any(|p| p.name == "sleep") {
-            assert!(Instant::now() < deadline, "the shell runs sleep");
-        }
+        let sleeps = || a.processes().unwrap().iter().any(|p| p.name == "sleep");
+        eventually("the shell runs sleep", sleeps);
         let hit = lab.flip("a", &flip("sleep 600; true", place, 5)).unwrap();
         let FlippedBit::Memory { address, mapping, protection } = &hit.what else {
             panic!("{hit}")
@@ -195,6 +201,7 @@ fn flips_go_where_they_are_asked_to_and_nowhere_else() {
             &lab::Kill::Process { signal: libc::SIGKILL, matching: Some("sleep".into()) },
         )
         .unwrap();
+        eventually("it is gone", || !sleeps());
     }
     assert!(std::fs::read(&program).unwrap() == file, "the program's file was written");
     let nobody = lab.flip("a", &flip("nobody", Where::Memory, 1));

@@ -404,13 +404,13 @@ impl Stage {
     /// What the nodes say of themselves, a line each: flows, the last takeover, counters.
     pub(crate) fn last_words(&self) -> Vec<String> {
         let words = |node: &&'static str| {
-            let status = self.pair.status(node).ok()?.all;
-            let counters = status["counters"].as_object()?;
+            let status = self.pair.status(node).ok()?;
+            let counters = status.all.get("counters")?.as_object()?;
             let counters = counters.iter().filter(|(_, count)| count.as_u64() != Some(0));
             let counters: Vec<String> = counters.map(|(name, n)| format!("{name} {n}")).collect();
-            let (role, flows, takeover) = (&status["role"], &status["flows"], &status["takeover"]);
+            let (role, flows, takeover) = (status.role, status.flows, status.takeover);
             let counters = counters.join(", ");
-            Some(format!("{node}: {role}; flows {flows}; takeover {takeover}; {counters}"))
+            Some(format!("{node}: {role}; {flows:?}; {takeover:?}; {counters}"))
         };
         NODES.iter().filter_map(words).collect()
     }
