@@ -9,6 +9,7 @@ use libbpf_rs::{Link, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 use crate::Error;
 use crate::cgroup::cgroup2_root;
 use crate::pins::Pins;
+use crate::ringer;
 use crate::skel::DatapathSkel;
 
 #[derive(Debug, Clone, Copy)]
@@ -86,26 +87,40 @@ fn exists(ifindex: u32) -> bool {
 /// of its output must go on (invariant 6). A child keeps the program that swallows, and the linked
 /// `sock_events` keeps the map that the child is in. What they log is read by nobody then: the ring
 /// is full at some time, and nothing waits for it.
+///
+/// `holding`: there are held services. What `gate_out` lets TCP keep it would send once the daemon
+/// is dead; the filter behind it does not let it leave (`node_out`).
 pub(crate) fn to_sockets(
     skel: &mut DatapathSkel<'static>,
     pins: &mut Pins,
+    holding: bool,
 ) -> Result<Vec<Link>, Error> {
     let program = "sock_events";
     let cgroup = cgroup2_root().map_err(|source| Error::Cgroup { program, source })?;
     let fd = cgroup.as_raw_fd();
-    let map = skel.maps.swallowing.as_fd().as_raw_fd();
+    let map = skel.maps.watched.as_fd().as_raw_fd();
+    let failed = |program, place: &str| {
+        let place = place.to_owned();
+        move |source| Error::Attach { program, place, source }
+    };
     // This one is no link: it lasts as long as the map is known to a process, and for every socket
     // as long as that is in the map.
-    let swallow = skel.progs.swallow.attach_sockmap(map);
-    swallow.map_err(|source| Error::Attach {
-        program: "swallow",
-        place: "the socket map".into(),
-        source,
-    })?;
-    let links = vec![
+    let write = skel.progs.server_write.attach_sockmap(map);
+    write.map_err(failed("server_write", "the socket map"))?;
+    let mut links = Vec::new();
+    if holding {
+        // The gate before what makes gates: no segment of a held socket goes unjudged.
+        let out = skel.progs.gate_out.attach_cgroup(fd);
+        links.push(out.map_err(failed("gate_out", "the root cgroup"))?);
+        if ringer::is_needed() {
+            let read = skel.progs.server_read.attach();
+            links.push(read.map_err(failed("server_read", "tcp_rcv_space_adjust"))?);
+        }
+    }
+    links.extend([
         pins.keep("sock_events", &skel.progs.sock_events, |program| program.attach_cgroup(fd))?,
         pins.keep("server_close", &skel.progs.server_close, |program| program.attach_cgroup(fd))?,
-    ];
+    ]);
     pins.remove_others()?;
     Ok(links)
 }

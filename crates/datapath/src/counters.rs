@@ -56,6 +56,19 @@ counters! {
     COUNT_ARP_SILENCED => ArpSilenced "arp_silenced",
     COUNT_ARP_REWRITTEN => ArpRewritten "arp_rewritten",
     COUNT_REDIRECT_FAILED => RedirectFailed "redirect_failed",
+    COUNT_HELD_FLOWS => HeldFlows "held_flows",
+    COUNT_UNHELD_FLOWS => UnheldFlows "unheld_flows",
+    COUNT_CAPTURED_BYTES => CapturedBytes "captured_bytes",
+    COUNT_CUT_SHORT => CutShort "gate_cut_short",
+    COUNT_RECAPTURED_BYTES => RecapturedBytes "gate_recaptured_bytes",
+    COUNT_REFUSED => Refused "gate_refused",
+    COUNT_STRADDLING => Straddling "gate_straddling",
+    COUNT_GATE_FENCED => GateFenced "gate_fenced",
+    COUNT_ORDERS => Orders "gate_orders",
+    COUNT_ORDERS_SENT => OrdersSent "gate_orders_sent",
+    COUNT_ORDERS_STRAY => OrdersStray "gate_orders_stray",
+    COUNT_OUTPUT_LOST => OutputLost "gate_output_lost",
+    COUNT_EVENTS_LOST => EventsLost "gate_events_lost",
 }
 
 /// A reader of the counters.

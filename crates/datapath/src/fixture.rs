@@ -45,6 +45,11 @@ impl Datapath {
         Self::load_with(settings, true)
     }
 
+    /// Detaches what does not outlive a daemon.
+    pub fn drop_gate(&mut self) {
+        self.links.clear();
+    }
+
     /// Runs `program` on `frame`, which enters as from a device that has not verified checksums.
     pub fn run(
         &self,

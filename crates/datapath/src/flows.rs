@@ -273,12 +273,13 @@ const OPT_ECN: u8 = 0x08;
 const FLOW_SERVER_FIN: u8 = 0x01;
 const FLOW_CLIENT_FIN: u8 = 0x02;
 const FLOW_BORN: u8 = 0x04;
+const FLOW_HELD: u8 = 0x20;
 
 /// The kernel's table of flows. All failures of single entries mean that the entry is gone, which
 /// the data path may do at any time; they are told by the return value.
 pub struct FlowTable {
     flows: MapHandle,
-    swallowing: MapHandle,
+    watched: MapHandle,
     strays: MapHandle,
     embryos: MapHandle,
     /// The program `change_flow`.
@@ -335,11 +336,11 @@ impl Embryo {
 
 impl FlowTable {
     pub(crate) fn new(
-        [flows, swallowing, strays, embryos]: [MapHandle; 4],
+        [flows, watched, strays, embryos]: [MapHandle; 4],
         change: OwnedFd,
         switchboard: Switchboard,
     ) -> Self {
-        Self { flows, swallowing, strays, embryos, change, switchboard }
+        Self { flows, watched, strays, embryos, change, switchboard }
     }
 
     /// Unprotected connections that passed through this node lately.
@@ -415,10 +416,11 @@ impl FlowTable {
     }
 
     /// Takes an adopted socket whose output has been swallowed out of the socket map: its writes
-    /// go straight to TCP again.
+    /// go straight to TCP again. One that has a gate stays.
     pub fn stop_swallowing(&self, key: &FlowKey) -> bool {
         let raw = key.to_raw();
-        self.swallowing.delete(bytes_of(&raw)).is_ok()
+        let held = self.get(key).is_some_and(|flow| flow.raw.flags & FLOW_HELD != 0);
+        !held && self.watched.delete(bytes_of(&raw)).is_ok()
     }
 
     /// A snapshot of every flow. Entries that come or go meanwhile may be missed.
@@ -509,6 +511,9 @@ impl Plain for types::service_key {}
 impl Plain for types::service {}
 impl Plain for types::stray {}
 
+impl Plain for types::record {}
+impl Plain for types::output {}
+
 pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` types are generated from C structs whose padding is spelled out as fields,
     // so every byte is initialised; the slice borrows the value.
@@ -516,10 +521,13 @@ pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
 }
 
 fn from_bytes<T: Plain>(bytes: &[u8]) -> Option<T> {
-    if bytes.len() != size_of::<T>() {
-        return None;
-    }
-    // SAFETY: the length has just been checked, any bit pattern is a valid `T`, and the read does
-    // not assume alignment.
-    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+    from_front(bytes).and_then(|(value, rest)| rest.is_empty().then_some(value))
+}
+
+/// A value and what follows it.
+pub(crate) fn from_front<T: Plain>(bytes: &[u8]) -> Option<(T, &[u8])> {
+    let (value, rest) = bytes.split_at_checked(size_of::<T>())?;
+    // SAFETY: the slice has exactly the size of the type, any bit pattern is a valid `T`, and the
+    // read does not assume alignment.
+    Some((unsafe { value.as_ptr().cast::<T>().read_unaligned() }, rest))
 }

@@ -9,7 +9,8 @@
 //! daemon is dead (invariant 3), and what makes a crashed server silent, because a server may die
 //! after its daemon (invariant 5). The tc programs are filters of a `clsact` qdisc; the socket
 //! programs (birth of adopted children, crash of a server) are BPF links with a file in bpffs. A
-//! restarted daemon replaces both in place.
+//! restarted daemon replaces both in place. Only what needs a daemon goes with it: without one
+//! nothing is released, and what `gate_out` kept is kept by the fence.
 
 mod attach;
 mod cgroup;
@@ -18,7 +19,10 @@ mod counters;
 pub mod fixture;
 mod flows;
 mod log;
+mod order;
+mod output;
 mod pins;
+mod ring;
 mod ringer;
 mod switchboard;
 
@@ -39,7 +43,10 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 pub use cgroup::cgroup2_root;
 pub use counters::{Counter, Counters};
 pub use flows::{Birth, Embryo, Flow, FlowKey, FlowOptions, FlowState, FlowTable, Stray};
-pub use log::{LogReader, LogSource, Record};
+pub use log::{LogSource, Record};
+pub use order::Order;
+pub use output::{Output, OutputSource};
+pub use ring::{RingReader, RingSource};
 pub use ringer::Ringer;
 pub use switchboard::{Role, Switchboard};
 
@@ -60,9 +67,45 @@ pub struct Settings {
     pub ring_bytes: u32,
     /// Flows that can be protected at once.
     pub max_flows: u32,
-    /// Service addresses; the position is the service's number in records and flows.
-    pub services: Vec<Vec<(IpAddr, u16)>>,
+    /// The position is the service's number in records and flows.
+    pub services: Vec<Service>,
+    /// Bounds on the output of held services.
+    pub gate: GateSettings,
 }
+
+/// A service, as far as the data path is concerned.
+#[derive(Debug, Clone)]
+pub struct Service {
+    /// Its addresses and ports.
+    pub endpoints: Vec<(IpAddr, u16)>,
+    /// Whether its output waits to be released. Connections get their gate when they begin, on a
+    /// primary that is duplex, and when they are adopted.
+    pub held: bool,
+}
+
+/// What bounds held output. Of no effect if no service is held.
+#[derive(Debug, Clone)]
+pub struct GateSettings {
+    /// Output of one flow, in bytes, that may wait to be released; past it the server's writes
+    /// block, or are refused with EAGAIN if it asked not to block. One write may go over it.
+    pub hold_bytes: u32,
+    /// Send buffer of each held socket in bytes, as for SO_SNDBUF; it must take `hold_bytes` and
+    /// what is in flight besides. `None` leaves it to the kernel, which may block the server
+    /// sooner.
+    pub send_buffer: Option<u32>,
+    /// Size of the output ring in bytes: a power of two and a multiple of the page size. An eighth
+    /// of it is kept for events.
+    pub ring_bytes: u32,
+}
+
+impl Default for GateSettings {
+    fn default() -> Self {
+        Self { hold_bytes: 1 << 20, send_buffer: Some(4 << 20), ring_bytes: 64 << 20 }
+    }
+}
+
+/// The least that a ring may be: the output ring's size when nothing is held.
+const PAGE: u32 = 4096;
 
 /// Why the data path could not be loaded or attached.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +142,8 @@ pub struct Datapath {
     /// Service link and cluster link; may be equal.
     ifindexes: [u32; 2],
     netns_cookie: u64,
+    /// Whether any service is held.
+    holding: bool,
     hooks: Vec<Hook>,
     /// Held, never read: they keep the socket programs attached beside `pins`.
     links: Vec<Link>,
@@ -127,11 +172,22 @@ impl Datapath {
         rodata.netns_cookie = netns_cookie;
         rodata.own_address4 =
             settings.own_address4.map_or(0, |own| u32::from_ne_bytes(own.octets()));
+        let holding = settings.services.iter().any(|service| service.held);
+        let output_bytes = if holding { settings.gate.ring_bytes } else { PAGE };
+        rodata.holding = holding;
+        rodata.hold_bytes = settings.gate.hold_bytes;
+        rodata.send_buffer = settings.gate.send_buffer.unwrap_or(0);
+        // A flood of output must not keep the daemon from learning that connections end.
+        rodata.output_reserve = output_bytes / 8;
         let sized = |map: &'static str| move |source| Error::Map { map, source };
         open.maps.log_ring.set_max_entries(settings.ring_bytes).map_err(sized("log_ring"))?;
         open.maps.flows.set_max_entries(settings.max_flows).map_err(sized("flows"))?;
-        open.maps.swallowing.set_max_entries(settings.max_flows).map_err(sized("swallowing"))?;
-        open.progs.ring.set_autoload(ringer::is_needed());
+        open.maps.watched.set_max_entries(settings.max_flows).map_err(sized("watched"))?;
+        open.maps.output_ring.set_max_entries(output_bytes).map_err(sized("output_ring"))?;
+        let ringing = ringer::is_needed();
+        open.progs.ring.set_autoload(ringing);
+        open.progs.server_read.set_autoload(ringing && holding);
+        open.progs.gate_out.set_autoload(holding);
         let mut skel = open.load().map_err(Error::Load)?;
 
         let page = skel.maps.data_ctl_data.as_deref_mut().expect("the object has its page");
@@ -142,6 +198,7 @@ impl Datapath {
             switchboard,
             ifindexes: [settings.service_ifindex, settings.cluster_ifindex],
             netns_cookie,
+            holding,
             hooks: Vec::new(),
             links: Vec::new(),
             pins: None,
@@ -166,7 +223,7 @@ impl Datapath {
         // After the filters: from here on a predecessor's children may output what they should
         // swallow, and the new fence is closed.
         let pins = self.pins.insert(Pins::open(self.netns_cookie)?);
-        self.links = attach::to_sockets(&mut self.skel, pins)?;
+        self.links = attach::to_sockets(&mut self.skel, pins, self.holding)?;
         Ok(())
     }
 
@@ -199,7 +256,7 @@ impl Datapath {
     pub fn flow_table(&self) -> Result<FlowTable, Error> {
         let maps = [
             handle(&self.skel.maps.flows, "flows")?,
-            handle(&self.skel.maps.swallowing, "swallowing")?,
+            handle(&self.skel.maps.watched, "watched")?,
             handle(&self.skel.maps.strays, "strays")?,
             handle(&self.skel.maps.embryos, "embryos")?,
         ];
@@ -214,7 +271,14 @@ impl Datapath {
 
     /// The log; may be moved to the thread that is to read it.
     pub fn log(&self) -> Result<LogSource, Error> {
-        Ok(LogSource::new(handle(&self.skel.maps.log_ring, "log_ring")?))
+        Ok(LogSource::new(handle(&self.skel.maps.log_ring, "log_ring")?, log::parse))
+    }
+
+    /// What the servers of held services do; may be moved to the thread that is to read it. The
+    /// reader is woken for every record.
+    pub fn output(&self) -> Result<OutputSource, Error> {
+        let ring = handle(&self.skel.maps.output_ring, "output_ring")?;
+        Ok(OutputSource::new(ring, output::parse))
     }
 
     /// Removes every program from the sockets and the network devices.
@@ -241,12 +305,12 @@ fn handle(map: &libbpf_rs::MapMut<'_>, name: &'static str) -> Result<MapHandle, 
     MapHandle::try_from(map).map_err(|source| Error::Map { map: name, source })
 }
 
-fn fill_services(skel: &DatapathSkel<'_>, services: &[Vec<(IpAddr, u16)>]) -> Result<(), Error> {
-    for (id, endpoints) in services.iter().enumerate() {
-        for &(address, port) in endpoints {
+fn fill_services(skel: &DatapathSkel<'_>, services: &[Service]) -> Result<(), Error> {
+    for (id, service) in services.iter().enumerate() {
+        for &(address, port) in &service.endpoints {
             let address = flows::mapped(address);
             let key = types::service_key { address, port: port.to_be(), pad: 0 };
-            let value = types::service { id: id as u32 };
+            let value = types::service { id: id as u32, held: service.held.into() };
             skel.maps
                 .services
                 .update(flows::bytes_of(&key), flows::bytes_of(&value), MapFlags::ANY)

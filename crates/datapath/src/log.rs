@@ -1,10 +1,8 @@
 //! Reading the log: records in the order in which the data path appended them.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
-
-use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
-
 use crate::FlowKey;
+use crate::flows::from_front;
+use crate::ring::RingSource;
 use crate::skel::types;
 
 /// One record, without its payload.
@@ -30,57 +28,11 @@ pub enum Record {
     Diverged { key: FlowKey },
 }
 
-/// The ring, before anybody reads it.
-pub struct LogSource {
-    map: MapHandle,
-}
+/// The log ring, before anybody reads it.
+pub type LogSource = RingSource<Record>;
 
-impl LogSource {
-    pub(crate) fn new(map: MapHandle) -> Self {
-        Self { map }
-    }
-
-    /// A reader, bound to the calling thread, that hands every record to `each`.
-    pub fn reader<'cb, F>(&self, mut each: F) -> libbpf_rs::Result<LogReader<'cb>>
-    where
-        F: FnMut(&Record, &[u8]) + 'cb,
-    {
-        let mut builder = RingBufferBuilder::new();
-        builder.add(&self.map, move |bytes| {
-            if let Some((record, payload)) = parse(bytes) {
-                each(&record, payload);
-            }
-            0
-        })?;
-        Ok(LogReader { ring: builder.build()? })
-    }
-}
-
-/// The consumer's end of the ring.
-pub struct LogReader<'cb> {
-    ring: RingBuffer<'cb>,
-}
-
-impl LogReader<'_> {
-    /// Readable when the data path asks for attention.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor belongs to the ring, which outlives the borrow.
-        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd().as_raw_fd()) }
-    }
-
-    /// Hands out everything that is there.
-    pub fn drain(&self) -> libbpf_rs::Result<()> {
-        self.ring.consume()
-    }
-}
-
-/// None: a kind this version does not know, or a record that contradicts itself.
-fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
-    let header = bytes.get(..size_of::<types::record>())?;
-    // SAFETY: the slice has exactly the size of the type, which is plain data of any bit pattern;
-    // the read does not assume alignment.
-    let raw = unsafe { header.as_ptr().cast::<types::record>().read_unaligned() };
-    let rest = &bytes[header.len()..];
+pub(crate) fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
+    let (raw, rest) = from_front::<types::record>(bytes)?;
     let key = FlowKey::from_raw(&raw.key);
     let service = raw.service;
     let record = match types::record_kind(raw.kind.into()) {

@@ -13,8 +13,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use gate::{Gate, Record, Settings};
-use lab::{Lab, Link};
+use datapath::{Counter, Datapath, GateSettings, Output, Role, Service, Settings};
+use gate::Orders;
+use hostnet::{Interface, Offload, Tun, now_boottime_ns};
+use lab::{Host, Lab, Link};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 
 const HELD: u16 = 8080;
 const BARE: u16 = 8081;
@@ -28,10 +32,10 @@ fn main() {
     let mut nginx = serve(&lab, address);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let pid = host.init_pid().expect("it runs");
+        let client = lab.host("client").expect("the client's host");
         let (ready, loaded) = std::sync::mpsc::channel();
         let stop = &stop;
-        scope.spawn(move || release_at_once(pid, (address, HELD).into(), stop, &ready));
+        scope.spawn(move || release_at_once(host, client, stop, &ready));
         loaded.recv().expect("the gate loads");
         for (name, length, clients) in [
             ("1 KiB", 1 << 10, 1),
@@ -66,35 +70,56 @@ fn main() {
     nginx.wait().expect("nginx ends");
 }
 
-/// The daemon of this measurement: every byte is stable as soon as it is known.
+/// The daemon of this measurement: every byte is stable as soon as it is known. The client stands
+/// where the backup would, so that its connections are those of a duplex primary.
 fn release_at_once(
-    pid: u32,
-    service: SocketAddr,
+    host: &Host,
+    client: &Host,
     stop: &AtomicBool,
     ready: &std::sync::mpsc::Sender<()>,
 ) {
-    let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).expect("the host's namespace");
-    // SAFETY: the descriptor is open; only this thread moves.
-    assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-    let device = hostnet::Interface::by_name(Link::Service.interface()).expect("the service link");
-    let gate = Gate::load(&Settings {
-        service_ifindex: device.index,
-        services: vec![service],
-        hold_bytes: 1 << 20,
-        send_buffer: Some(4 << 20),
-        ring_bytes: 64 << 20,
+    own_bpffs();
+    let namespace = format!("/proc/{}/ns/net", host.init_pid().expect("it runs"));
+    let namespace = fs::File::open(namespace).expect("the host's namespace");
+    setns(namespace, CloneFlags::CLONE_NEWNET).expect("only this thread moves");
+    let index = |link: Link| Interface::by_name(link.interface()).expect("a link").index;
+    let service = index(Link::Service);
+    let mut datapath = Datapath::load(&Settings {
+        service_ifindex: service,
+        cluster_ifindex: index(Link::Cluster),
+        own_address4: Some(host.ipv4(Link::Service)),
+        ring_bytes: 1 << 20,
         max_flows: 1024,
-    });
-    let gate = gate.unwrap_or_else(|error| panic!("{error}"));
-    gate.set_holding(true);
-    let orders = gate.orders();
-    let source = gate.output().expect("the ring");
+        services: vec![Service {
+            endpoints: vec![(host.ipv4(Link::Service).into(), HELD)],
+            held: true,
+        }],
+        gate: GateSettings::default(),
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    datapath.attach().unwrap_or_else(|error| panic!("{error}"));
+    let tun = Tun::open("adopt", 65_535, Offload::None).expect("a TUN device");
+    datapath.attach_adoption(tun.ifindex()).unwrap_or_else(|error| panic!("{error}"));
+    let switchboard = datapath.switchboard();
+    switchboard.set_holding(true);
+    switchboard.set_lease(now_boottime_ns() + 3_600_000_000_000);
+    let client = client.mac(Link::Service);
+    switchboard.set_relay(service, host.mac(Link::Service), client);
+    switchboard.set_peer_macs(client, client);
+    switchboard.set_role(1, Role::Primary { duplex: true });
+    let orders = Orders::new(tun);
+    let ringer = datapath.ringer().expect("a ringer");
+    let source = datapath.output().expect("the ring");
     // One order for all that a flow has written since the last look.
     let edges = RefCell::new(HashMap::new());
-    let reader = source.reader(|record, payload| {
-        let (flow, edge) = match *record {
-            Record::Output { flow, seq } => (flow, seq.wrapping_add(payload.len() as u32)),
-            Record::Ended { flow, seq } => (flow, seq.wrapping_add(1)),
+    let reader = source.reader(|output, payload| {
+        let (flow, edge) = match *output {
+            Output::Bytes { flow, seq } => (flow, seq.wrapping_add(payload.len() as u32)),
+            Output::Ended { flow, seq } => (flow, seq.wrapping_add(1)),
+            Output::Unread { .. } => {
+                ringer.iter().for_each(|ringer| ringer.ring().expect("the kernel rings"));
+                return;
+            }
             _ => return,
         };
         edges.borrow_mut().insert(flow, edge);
@@ -110,10 +135,19 @@ fn release_at_once(
             orders.release(&flow, edge).expect("an order");
         }
     }
-    let counters = gate.counters().expect("counters");
+    let counters = datapath.counters().expect("counters");
+    let shown = Counter::ALL.iter().map(|&which| (which.name(), counters.get(which)));
     let shown =
-        gate::Counter::ALL.iter().map(|&which| format!("{} {}", which.name(), counters.get(which)));
+        shown.filter(|&(_, count)| count > 0).map(|(name, count)| format!("{name} {count}"));
     println!("{}", shown.collect::<Vec<_>>().join(", "));
+}
+
+/// A bpffs that goes with the calling thread.
+fn own_bpffs() {
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS).expect("root");
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private mounts");
+    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).expect("a bpffs");
 }
 
 fn serve(lab: &Lab, address: IpAddr) -> lab::Child {

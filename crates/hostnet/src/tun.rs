@@ -151,6 +151,13 @@ impl Tun {
         Ok(Tun { file, name, ifindex, offload })
     }
 
+    /// Another handle on the same device, for another thread. The device lives as long as one of
+    /// them does.
+    pub fn try_clone(&self) -> io::Result<Tun> {
+        let file = self.file.try_clone()?;
+        Ok(Tun { file, name: self.name.clone(), ..*self })
+    }
+
     /// The device's name.
     pub fn name(&self) -> &str {
         &self.name

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use datapath::fixture::{Context, Program};
-use datapath::{Datapath, FlowKey, FlowState, LogReader, Record, Role, Settings};
+use datapath::{
+    Datapath, FlowKey, FlowState, GateSettings, Record, RingReader, Role, Service, Settings,
+};
 use etherparse::{PacketBuilder, TcpHeader};
 use hostnet::{Interface, Offload, Tun, now_boottime_ns};
 use nix::sched::{CloneFlags, unshare};
@@ -29,7 +31,7 @@ type Logged = Vec<(Record, Vec<u8>)>;
 struct Backup {
     datapath: Datapath,
     engine: Engine,
-    log: LogReader<'static>,
+    log: RingReader<'static>,
     records: Rc<RefCell<Logged>>,
 }
 
@@ -49,7 +51,8 @@ impl Backup {
             own_address4: None,
             ring_bytes: 1 << 16,
             max_flows: 16,
-            services: vec![vec![(SERVICE.0.into(), SERVICE.1)]],
+            services: vec![Service { endpoints: vec![(SERVICE.0.into(), SERVICE.1)], held: false }],
+            gate: GateSettings::default(),
         };
         let mut datapath = Datapath::load(&settings).expect("the data path loads");
         let tun = Tun::open("adopt", 1500, Offload::None).expect("a TUN device");

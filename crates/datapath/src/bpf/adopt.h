@@ -3,7 +3,8 @@
  * Adoption: the daemon writes a forged segment into its TUN device; for a flow in FLOW_ADOPTING the
  * kernel makes an ESTABLISHED child of the listener from it, with the client's real sequence
  * numbers and options. Receive and send side are independent: the child is born at the start of
- * the instream and at the client's position in the outstream.
+ * the instream and at the client's position in the outstream. The device also takes the daemon's
+ * orders to gates.
  */
 #pragma once
 
@@ -24,6 +25,28 @@ static __always_inline void birth_attributes(struct __sk_buff *skb, const struct
 			parse_timestamps(skb, p, &attrs->rcv_tsval, &attrs->rcv_tsecr);
 }
 
+/* An order of this node's daemon: for a server of this node's, or of the peer's. */
+static __always_inline int order_from_here(struct __sk_buff *skb, struct packet *p)
+{
+	__be16 protocol = skb->protocol;
+	struct flow_key key;
+
+	if (!key_of_order(skb, p, &key))
+		return drop(COUNT_ORDERS_STRAY);
+	switch (role_of(&key).role) {
+	case ROLE_PRIMARY:
+		return carry_out(skb, p, &key);
+	case ROLE_BACKUP:
+		/* The device's packets begin with their IP header. */
+		if (bpf_skb_change_head(skb, ETH_HLEN, 0) ||
+		    bpf_skb_store_bytes(skb, 2 * ETH_ALEN, &protocol, sizeof(protocol), 0))
+			return drop(COUNT_REDIRECT_FAILED);
+		return send_to_peer(skb, COUNT_ORDERS_SENT);
+	default:
+		return drop(COUNT_ORDERS_STRAY);
+	}
+}
+
 SEC("tc")
 int adopt_in(struct __sk_buff *skb)
 {
@@ -32,10 +55,13 @@ int adopt_in(struct __sk_buff *skb)
 	struct packet p = {};
 	struct flow_key key;
 	struct flow *flow;
+	enum parsed parsed = parse_ip(skb, 0, &p);
 	struct sock *listener;
 	int error;
 
-	if (parse_ip(skb, 0, &p) != PARSED_TCP || !parse_tcp(skb, &p))
+	if (holding && parsed == PARSED_OTHER && is_order(&p))
+		return order_from_here(skb, &p);
+	if (parsed != PARSED_TCP || !parse_tcp(skb, &p))
 		return drop(COUNT_ADOPT_STRAY);
 	key_inbound(&p, &key);
 	flow = bpf_map_lookup_elem(&flows, &key);

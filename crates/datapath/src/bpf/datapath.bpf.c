@@ -5,9 +5,12 @@
  *   service_in   tc ingress, service link   clients' segments: log and relay, hold, or serve
  *   cluster_in   tc ingress, cluster link   relayed segments; the primary's control segments
  *   node_out     tc egress, both links      fence, bounce of control segments, silence of children
- *   adopt_in     tc ingress, adoption TUN   forged ACKs become children of the listener
- *   sock_events  sockops                    a child was born: start swallowing, or open
- *   swallow      sk_msg                     output the client already has ends here
+ *   adopt_in     tc ingress, adoption TUN   forged ACKs become children of the listener; orders
+ *   sock_events  sockops                    a connection begins: gate, swallowing, or open; its end
+ *   server_write sk_msg                     output the client already has ends here; held output
+ *                                           is captured
+ *   server_read  tp tcp_rcv_space_adjust    a server left bytes of a held flow unread
+ *   gate_out     cgroup_skb egress          TCP may send what is released, and keeps the rest
  *   server_close cgroup sock_release        a server that dies by a signal fences its node (C4)
  *   change_flow  syscall                    the daemon moves a flow to another state
  */
@@ -30,6 +33,8 @@
 #include "packet.h"
 #include "log.h"
 #include "flow.h"
+#include "gate.h"
+#include "order.h"
 #include "ingress.h"
 #include "egress.h"
 #include "adopt.h"

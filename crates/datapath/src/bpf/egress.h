@@ -70,6 +70,9 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 		return take(COUNT_DROP_CRASHED);
 	if (now_ns() >= ctl.lease_until_ns)
 		return take(COUNT_DROP_FENCED);
+	/* gate_out has been asked before, unless it went with its daemon. */
+	if (holding && is_kept(skb, p))
+		return take(COUNT_GATE_FENCED);
 	flow = ctl.knows_flows ? bpf_map_lookup_elem(&flows, &key) : NULL;
 	if (flow) {
 		if (flow->state == FLOW_TRACKED)

@@ -36,12 +36,6 @@ static __always_inline int send_to_peer(struct __sk_buff *skb, enum counter coun
 	return bpf_redirect(ctl.relay.ifindex, 0);
 }
 
-static __always_inline int drop(enum counter why)
-{
-	count(why);
-	return TC_ACT_SHOT;
-}
-
 /* Backup: log what must survive, then relay. */
 static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 			       const struct flow_key *key, __u32 service, __u32 epoch)
@@ -352,6 +346,18 @@ static __always_inline int arp_in(struct __sk_buff *skb)
 	return TC_ACT_OK;
 }
 
+/* Orders are believed like relayed segments: by the Ethernet address that they come from. */
+static __always_inline int order_or_other(struct __sk_buff *skb, struct packet *p, bool relayed)
+{
+	struct flow_key key;
+
+	if (!holding || !relayed || !is_order(p) || !is_service_address(p->destination))
+		return TC_ACT_OK;
+	if (!key_of_order(skb, p, &key) || role_of(&key).role != ROLE_PRIMARY)
+		return drop(COUNT_ORDERS_STRAY);
+	return carry_out(skb, p, &key);
+}
+
 static __always_inline int inbound(struct __sk_buff *skb, int link)
 {
 	bool relayed = from_peer(skb, link);
@@ -369,7 +375,7 @@ static __always_inline int inbound(struct __sk_buff *skb, int link)
 		return TC_ACT_OK;
 	parsed = parse_ip(skb, ETH_HLEN, &p);
 	if (parsed == PARSED_OTHER)
-		return TC_ACT_OK;
+		return order_or_other(skb, &p, relayed);
 	if (p.fragment && is_service_address(p.destination))
 		return drop(COUNT_DROP_FRAGMENT);
 	if (parsed == PARSED_ICMP)

@@ -21,7 +21,8 @@ struct service_key {
 };
 
 struct service {
-	__u32 id; /* index of the service in the configuration */
+	__u32 id;   /* index of the service in the configuration */
+	__u32 held; /* whether its scheme holds output: its connections get a gate */
 };
 
 struct address_key {
@@ -92,6 +93,7 @@ enum flow_state {
 #define FLOW_BORN 0x04	     /* the listener has accepted the adopted child */
 #define FLOW_DIVERGED 0x08   /* the server ended the stream before the client's position */
 #define FLOW_RENEWED 0x10    /* a SYN with the flow's addresses passed: see the table of handshakes */
+#define FLOW_HELD 0x20	     /* the adopted child has a gate, and needs its place in the socket map */
 
 struct flow {
 	/* Outstream bytes the client has acknowledged, FIN included: una - (iss + 1), unwrapped. */
@@ -188,6 +190,52 @@ struct record {
 	__u16 pad;
 };
 
+/* The gate of one socket; lives and dies with it. Sequence numbers are the outstream's, modulo
+ * 2^32; a FIN occupies the one behind the last byte. */
+struct gate {
+	__u32 released; /* what lies before it may leave; at most captured, and a FIN; steps back only
+			 * with what is taken back */
+	__u32 captured; /* what lies before it has been given to the daemon */
+	__u32 offered;	/* length of the last capture of a write, in bytes */
+	__u8 open;	/* everything may leave, nothing is captured any more */
+	__u8 lost;	/* a write could not be captured: later ones are not either */
+	__u8 swallows;	/* born with output to be swallowed: the flow's entry says how much */
+	__u8 unread;	/* the server left bytes unread; reported, and nobody has rung since */
+	struct flow_key key;
+};
+
+/* What servers do with held sockets, oldest first. Payload follows the header. */
+enum output_kind {
+	OUTPUT_BYTES = 1,   /* the server wrote: its first byte is `seq`; what had been reported from
+			     * there on is void */
+	OUTPUT_ENDED = 2,   /* shutdown or close: the FIN is at `seq` */
+	OUTPUT_GONE = 3,    /* the connection is over; `seq` is behind the last byte written */
+	OUTPUT_ABORTED = 4, /* the same, by a reset of either side */
+	OUTPUT_LOST = 5,    /* a write at `seq` found the ring full and is held, but not captured */
+	OUTPUT_UNHELD = 6,  /* a connection could not get a gate: all of its output leaves at once */
+	OUTPUT_UNREAD = 7,  /* the server read, and left bytes unread: see `ring` */
+};
+
+struct output {
+	__u32 kind;
+	__u32 seq;
+	__u32 length; /* of the payload, in bytes */
+	struct flow_key key;
+};
+
+/* What the daemon asks of a gate. An order has the form of a TCP segment in the client's name: the
+ * edge stands in the place of the sequence number, the order in that of the acknowledgement, and
+ * there are TCP_ORDER_OPTIONS bytes of options to be filled in. Its IP protocol is one that nobody
+ * relays. */
+enum order {
+	ORDER_RELEASE = 1, /* what lies before the edge may leave */
+	ORDER_OPEN = 2,	   /* so may everything else, from now on */
+};
+
+/* For experiments (RFC 3692): a client's packet of this protocol ends at the backup. */
+#define IPPROTO_ORDER 253
+#define TCP_ORDER_OPTIONS 12
+
 /* Why a frame did not take its ordinary way, and what passed. */
 enum counter {
 	COUNT_RELAYED,		/* client segments sent on to the primary */
@@ -220,6 +268,19 @@ enum counter {
 	COUNT_ARP_SILENCED,	/* requests for a service address this node does not hold */
 	COUNT_ARP_REWRITTEN,	/* own requests that would have claimed a service address */
 	COUNT_REDIRECT_FAILED,
+	COUNT_HELD_FLOWS,	/* connections that got a gate */
+	COUNT_UNHELD_FLOWS,	/* connections of a held service that could not get one */
+	COUNT_CAPTURED_BYTES,	/* from the server's writes */
+	COUNT_CUT_SHORT,	/* writes of which TCP took only a part */
+	COUNT_RECAPTURED_BYTES, /* from segments, where a write had been cut short */
+	COUNT_REFUSED,		/* segments that TCP was told to keep */
+	COUNT_STRADDLING,	/* of these: begin before the released edge */
+	COUNT_GATE_FENCED,	/* held segments that only the fence on the link refused */
+	COUNT_ORDERS,		/* orders carried out */
+	COUNT_ORDERS_SENT,	/* orders sent on to the primary */
+	COUNT_ORDERS_STRAY,	/* orders for a socket that is gone or has no gate, or for no primary */
+	COUNT_OUTPUT_LOST,	/* writes that found the output ring full */
+	COUNT_EVENTS_LOST,	/* events that found the output ring full */
 	COUNTERS
 };
 
@@ -231,4 +292,7 @@ struct generated {
 	enum flow_state state;
 	enum record_kind kind;
 	enum counter counter;
+	struct output output;
+	enum output_kind output_kind;
+	enum order order;
 };

@@ -35,11 +35,22 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 } CORE;
 
+struct tcp_options_received {
+	__u32 ts_recent;
+	__u32 rcv_tsecr;
+	__u16 tstamp_ok : 1;
+	__u16 snd_wscale : 4;
+} CORE;
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u32 snd_una;
 	__u32 snd_nxt;
+	__u32 snd_wnd;
+	__u32 write_seq;
 	__u32 rcv_nxt;
 	__u32 copied_seq;
+	struct tcp_options_received rx_opt;
 } CORE;
 
 struct bpf_iter__tcp {
@@ -86,5 +97,7 @@ extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym;
 extern int bpf_dynptr_copy(struct bpf_dynptr *dst, __u32 dst_off, struct bpf_dynptr *src,
 			   __u32 src_off, __u32 size) __ksym __weak; /* since 6.16 */
+extern int bpf_probe_read_kernel_dynptr(struct bpf_dynptr *dptr, __u64 off, __u64 size,
+					const void *unsafe_ptr) __ksym __weak; /* since 6.16 */
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
 				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;

@@ -7,6 +7,11 @@ const volatile __u32 cluster_ifindex;
 const volatile __u64 netns_cookie;	/* sockets of other namespaces are not ours */
 const volatile __be32 own_address4;	/* our address on the service link: what ARP may claim */
 const volatile bool copy_by_chunks;	/* as kernels without bpf_dynptr_copy must */
+const volatile bool holding;		/* whether there are held services; if not, all that is
+					 * done for them is no part of the programs */
+const volatile __u32 hold_bytes;	/* unreleased output of one flow before its server blocks */
+const volatile __u32 send_buffer;	/* of held sockets, in bytes; 0: the server's own */
+const volatile __u32 output_reserve;	/* bytes of the output ring that only events may use */
 
 /* On frames that the data path itself sends out of a link: node_out, which they meet on the way,
  * has either judged them already or must not take them for this node's output. */
@@ -66,13 +71,30 @@ struct {
 	__uint(max_entries, 64 << 20);
 } log_ring SEC(".maps");
 
-/* Adopted sockets whose first output is to be swallowed. Filled by sock_events. */
+/* Sockets whose writes server_write sees: those that have a gate, and adopted ones whose first
+ * output is to be swallowed. Filled by sock_events; emptied by the daemon, by orders, and of sockets
+ * that close. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
 	__uint(max_entries, 65536);
 	__type(key, struct flow_key);
 	__type(value, __u64);
-} swallowing SEC(".maps");
+} watched SEC(".maps");
+
+/* Gates, kept with their sockets. Made by sock_events at birth, changed by orders. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct gate);
+} gates SEC(".maps");
+
+/* Held output and what becomes of its sockets, on its way to the daemon: struct output, then
+ * payload. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 << 20);
+} output_ring SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -93,4 +115,10 @@ static __always_inline void count_by(enum counter which, __u64 n)
 static __always_inline void count(enum counter which)
 {
 	count_by(which, 1);
+}
+
+static __always_inline int drop(enum counter why)
+{
+	count(why);
+	return TC_ACT_SHOT;
 }

@@ -95,9 +95,13 @@ static __always_inline bool read_header(struct __sk_buff *skb, __u32 offset, voi
 					const __u32 size)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u64 at = offset;
 
-	if (offset <= 512 && data + offset + size <= end) {
-		__builtin_memcpy(to, data + offset, size);
+	/* The verifier must see the bound on the very register that is added. */
+	if (!__builtin_constant_p(offset))
+		barrier_var(at);
+	if (at <= 512 && data + at + size <= end) {
+		__builtin_memcpy(to, data + at, size);
 		return true;
 	}
 	return !bpf_skb_load_bytes(skb, offset, to, size);
@@ -369,6 +373,31 @@ static long csum_chunk(__u32 index, void *data)
 	return 0;
 }
 
+/* The pseudo-header's part of a TCP checksum (RFC 9293 §3.1), not folded; negative: an error. For
+ * IPv4 the mapped prefix ffff adds 0xffff twice, which is zero in one's complement. */
+static __always_inline __s64 pseudo_sum(const struct packet *p)
+{
+	struct {
+		__u8 source[16];
+		__u8 destination[16];
+		__be32 length;
+		__be32 protocol;
+	} pseudo;
+
+	__builtin_memcpy(pseudo.source, p->source, 16);
+	__builtin_memcpy(pseudo.destination, p->destination, 16);
+	pseudo.length = bpf_htonl(p->l4_length);
+	pseudo.protocol = bpf_htonl(IPPROTO_TCP);
+	return bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+}
+
+static __always_inline __u16 fold(__s64 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
 /*
  * Would the stack accept this segment's checksum? Hardware or GRO may have verified it already, a
  * virtual device may never have computed it; else it is summed here, since what is logged must be
@@ -383,33 +412,19 @@ static __always_inline bool checksum_good(struct __sk_buff *skb, const struct pa
 		.offset = p->l4_offset,
 		.left = p->l4_length,
 	};
-	struct {
-		__u8 source[16];
-		__u8 destination[16];
-		__be32 length;
-		__be32 protocol;
-	} pseudo;
 	__s64 sum;
 
 	if (summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL)
 		return true;
 
-	/* For IPv4 the mapped prefix ffff adds 0xffff twice, which is zero in one's complement. */
-	__builtin_memcpy(pseudo.source, p->source, 16);
-	__builtin_memcpy(pseudo.destination, p->destination, 16);
-	pseudo.length = bpf_htonl(p->l4_length);
-	pseudo.protocol = bpf_htonl(IPPROTO_TCP);
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+	sum = pseudo_sum(p);
 	if (sum < 0)
 		return false;
 	c.sum = sum;
 	bpf_loop(1 + 65536 / CHUNK, csum_chunk, &c, 0);
 	if (c.failed || c.left)
 		return false;
-	sum = c.sum;
-	sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) == 0xffff;
+	return fold(c.sum) == 0xffff;
 }
 
 static __always_inline struct service *service_of(const __u8 *address, __be16 port)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The server's side of a socket: birth of adopted children, output to be swallowed, and death of
+ * The server's side of a socket: birth, writes that are swallowed or captured, reads, and death of
  * the process.
  */
 #pragma once
@@ -28,100 +28,121 @@ static __always_inline void key_of_socket(struct sock_common *sk, struct flow_ke
 	key->client_port = sk->skc_dport;
 }
 
-SEC("sockops")
-int sock_events(struct bpf_sock_ops *ops)
+/* Contexts of sockops and sk_msg name their fields alike. False: neither IPv4 nor IPv6. */
+#define key_of_context(context, key)                                          \
+	({                                                                    \
+		__u32 *client = (__u32 *)(key)->client;                       \
+		__u32 *server = (__u32 *)(key)->server;                       \
+		bool known = true;                                            \
+                                                                              \
+		if ((context)->family == AF_INET) {                           \
+			map_ip4((key)->client, (context)->remote_ip4);        \
+			map_ip4((key)->server, (context)->local_ip4);         \
+		} else if ((context)->family == AF_INET6) {                   \
+			client[0] = (context)->remote_ip6[0];                 \
+			client[1] = (context)->remote_ip6[1];                 \
+			client[2] = (context)->remote_ip6[2];                 \
+			client[3] = (context)->remote_ip6[3];                 \
+			server[0] = (context)->local_ip6[0];                  \
+			server[1] = (context)->local_ip6[1];                  \
+			server[2] = (context)->local_ip6[2];                  \
+			server[3] = (context)->local_ip6[3];                  \
+		} else {                                                      \
+			known = false;                                        \
+		}                                                             \
+		(key)->client_port = context_port((context)->remote_port);    \
+		(key)->server_port = bpf_htons((context)->local_port);        \
+		known;                                                        \
+	})
+
+/* An adopted child has reached its listener, or a client's connection has. */
+static __always_inline void established(struct bpf_sock_ops *ops)
 {
 	struct flow_key key = {};
 	struct flow *flow;
+	bool held;
 
-	if (ops->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
-		return 1;
-	if (bpf_get_netns_cookie(ops) != netns_cookie)
-		return 1;
-	if (ops->family == AF_INET) {
-		map_ip4(key.client, ops->remote_ip4);
-		map_ip4(key.server, ops->local_ip4);
-	} else if (ops->family == AF_INET6) {
-		__u32 *client = (__u32 *)key.client, *server = (__u32 *)key.server;
-
-		client[0] = ops->remote_ip6[0];
-		client[1] = ops->remote_ip6[1];
-		client[2] = ops->remote_ip6[2];
-		client[3] = ops->remote_ip6[3];
-		server[0] = ops->local_ip6[0];
-		server[1] = ops->local_ip6[1];
-		server[2] = ops->local_ip6[2];
-		server[3] = ops->local_ip6[3];
-	} else {
-		return 1;
-	}
-	key.client_port = context_port(ops->remote_port);
-	key.server_port = bpf_htons(ops->local_port);
+	if (bpf_get_netns_cookie(ops) != netns_cookie || !key_of_context(ops, &key))
+		return;
 	flow = bpf_map_lookup_elem(&flows, &key);
-	if (!flow || flow->state != FLOW_ADOPTING || flow->flags & FLOW_BORN)
-		return 1;
-	flow->flags |= FLOW_BORN;
+	if (flow && (flow->state != FLOW_ADOPTING || flow->flags & FLOW_BORN))
+		flow = NULL;
+	held = holding && is_held(&key, flow) && hold(ops, &key, flow && flow->swallow);
+	if (!flow)
+		return;
+	flow->flags |= FLOW_BORN | (held ? FLOW_HELD : 0);
 	flow->snd_max = flow->child_nxt = flow->birth_ack;
-	if (flow->swallow)
-		bpf_sock_hash_update(ops, &swallowing, &key, BPF_ANY);
+	if (flow->swallow && !held)
+		bpf_sock_hash_update(ops, &watched, &key, BPF_ANY);
 	if (flow->replay_end == flow->birth_seq)
 		flow->state = FLOW_OPEN;
 	/* Not urgent: whoever forged the segment looks for the child when the write returns. */
 	log_event(&key, RECORD_BORN, 0, 0, flow->service, false);
+}
+
+SEC("sockops")
+int sock_events(struct bpf_sock_ops *ops)
+{
+	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		established(ops);
+	/* Asked for by sockets that have a gate. */
+	else if (holding && ops->op == BPF_SOCK_OPS_STATE_CB)
+		moved(ops, ops->args[0], ops->args[1]);
 	return 1;
 }
 
-/* Before TCP sees it: the client has these bytes already. */
-SEC("sk_msg")
-int swallow(struct sk_msg_md *msg)
+/* Before TCP sees it: the client has these bytes already. False: they cannot be removed. */
+static __always_inline bool swallow(struct sk_msg_md *msg)
 {
 	struct flow_key key = {};
 	struct flow *flow;
 	__u32 size = msg->size;
 
-	if (msg->family == AF_INET) {
-		map_ip4(key.client, msg->remote_ip4);
-		map_ip4(key.server, msg->local_ip4);
-	} else {
-		__u32 *client = (__u32 *)key.client, *server = (__u32 *)key.server;
-
-		client[0] = msg->remote_ip6[0];
-		client[1] = msg->remote_ip6[1];
-		client[2] = msg->remote_ip6[2];
-		client[3] = msg->remote_ip6[3];
-		server[0] = msg->local_ip6[0];
-		server[1] = msg->local_ip6[1];
-		server[2] = msg->local_ip6[2];
-		server[3] = msg->local_ip6[3];
-	}
-	key.client_port = context_port(msg->remote_port);
-	key.server_port = bpf_htons(msg->local_port);
+	if (!key_of_context(msg, &key))
+		return true;
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (!flow || !flow->swallow)
-		return SK_PASS;
+		return true;
 	if (size > flow->swallow)
 		size = flow->swallow;
 	if (bpf_msg_pop_data(msg, 0, size, 0))
-		return SK_DROP;
+		return false;
 	flow->swallow -= size;
 	count_by(COUNT_SWALLOWED_BYTES, size);
+	return true;
+}
+
+/* A write to a watched socket. What is left of it behind the swallowed part is what TCP gets, so
+ * that is what the gate captures. */
+SEC("sk_msg")
+int server_write(struct sk_msg_md *msg)
+{
+	struct gate *gate = NULL;
+
+	if (holding && msg->sk)
+		gate = bpf_sk_storage_get(&gates, msg->sk, NULL, 0);
+	if ((!gate || gate->swallows) && !swallow(msg))
+		return SK_DROP;
+	if (gate)
+		capture(msg, gate);
 	return SK_PASS;
 }
 
-#define SOL_SOCKET 1
 #define SO_RCVLOWAT 18
 
 /*
- * Rings at every adopted socket that holds unread bytes. To a socket in a socket map kernels with
- * tcp_bpf_ioctl() answer FIONREAD with 0, whatever TCP holds. A server that believes it (nginx does,
- * after a read that filled its buffer) waits for an edge of epoll's that never comes. Setting the
- * low-water mark, to what it is, makes TCP look again whether the socket is readable.
+ * Rings at sockets that hold unread bytes: at every adopted one, and at held ones whose server has
+ * read and left some. To a socket in a socket map kernels with tcp_bpf_ioctl() answer FIONREAD with
+ * 0, whatever TCP holds. A server that believes it (nginx does, after a read that filled its buffer)
+ * waits for an edge of epoll's that never comes. Setting the low-water mark, to what it is, makes
+ * TCP look again whether the socket is readable.
  */
 SEC("iter/tcp")
 int ring(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *common = ctx->sk_common;
 	struct flow_key key = {};
+	struct gate *gate = NULL;
 	struct tcp_sock *tcp;
 	struct flow *flow;
 	int low_water;
@@ -131,12 +152,40 @@ int ring(struct bpf_iter__tcp *ctx)
 	tcp = bpf_skc_to_tcp_sock(common);
 	if (!tcp || tcp->copied_seq == tcp->rcv_nxt)
 		return 0;
-	key_of_socket(common, &key);
-	flow = bpf_map_lookup_elem(&flows, &key);
-	if (!flow || !(flow->flags & FLOW_BORN))
-		return 0;
+	if (holding)
+		gate = bpf_sk_storage_get(&gates, tcp, NULL, 0);
+	if (gate && gate->unread) {
+		gate->unread = 0;
+	} else {
+		key_of_socket(common, &key);
+		flow = bpf_map_lookup_elem(&flows, &key);
+		if (!flow || !(flow->flags & FLOW_BORN))
+			return 0;
+	}
 	low_water = tcp->inet_conn.icsk_inet.sk.sk_rcvlowat;
 	bpf_setsockopt(tcp, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof(low_water));
+	return 0;
+}
+
+/*
+ * A server has read from a held socket, in its own system call, with the socket locked. A held socket
+ * is in the socket map for all its life, so that ringing by a timer would be for ever; but the server
+ * can be misled only when it has left bytes unread. Reported once until somebody rings.
+ */
+SEC("tp_btf/tcp_rcv_space_adjust")
+int server_read(__u64 *context)
+{
+	struct sock *sk = (struct sock *)context[0];
+	struct gate *gate = bpf_sk_storage_get(&gates, sk, NULL, 0);
+	struct tcp_sock *tcp;
+
+	if (!gate || gate->open || gate->unread)
+		return 0;
+	tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp || tcp->copied_seq == tcp->rcv_nxt)
+		return 0;
+	gate->unread = 1;
+	report(&gate->key, OUTPUT_UNREAD, 0);
 	return 0;
 }
 

@@ -1,9 +1,13 @@
-//! Two hosts, a server on one, its gate, and a daemon that releases what the test says.
+//! A server, its node's data path, and a daemon that releases what the test says.
+//!
+//! The client stands where the backup would: its segments are the peer's relayed ones, and control
+//! segments bounce to it. So the node is a duplex primary, and one data path is enough. A second one
+//! makes the other node a backup, for what a backup says to the primary.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +15,22 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use datapath::FlowKey;
-use gate::{Counter, Counters, Gate, Orders, Record, Settings};
-use lab::{Child, Lab, Link};
+use datapath::{
+    Counter, Counters, Datapath, FlowKey, GateSettings, Output, Role, Service, Settings,
+    Switchboard,
+};
+use gate::Orders;
+use hostnet::{Interface, Offload, Tun, now_boottime_ns};
+use lab::{Child, Host, Lab, Link};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const PORT: u16 = 8080;
 pub const HOLD: u32 = 256 << 10;
 pub const CONTENT_LENGTH: usize = 16 << 20;
+/// Longer than any test takes.
+const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// The outstream of every server here: no two windows of it look alike (xorshift64).
 pub fn content() -> &'static [u8] {
@@ -54,16 +66,17 @@ pub struct Story {
     pub start: Option<u32>,
     pub bytes: Vec<u8>,
     pub ended: Option<u32>,
-    pub over: Option<Record>,
+    pub over: Option<Output>,
     pub lost: Option<u32>,
+    pub unheld: bool,
     /// What contradicts the records before it.
     pub wrong: Option<String>,
 }
 
 impl Story {
-    fn add(&mut self, record: &Record, payload: &[u8]) {
-        match *record {
-            Record::Output { seq, .. } => {
+    fn add(&mut self, output: &Output, payload: &[u8]) {
+        match *output {
+            Output::Bytes { seq, .. } => {
                 let start = *self.start.get_or_insert(seq);
                 let at = seq.wrapping_sub(start) as usize;
                 if at > self.bytes.len() {
@@ -73,15 +86,17 @@ impl Story {
                 self.bytes.truncate(at);
                 self.bytes.extend_from_slice(payload);
             }
-            Record::Ended { seq, .. } => {
+            Output::Ended { seq, .. } => {
                 self.start.get_or_insert(seq);
                 self.ended = Some(seq);
             }
-            Record::Lost { seq, .. } => {
+            Output::Lost { seq, .. } => {
                 self.start.get_or_insert(seq);
                 self.lost = Some(seq);
             }
-            Record::Gone { .. } | Record::Aborted { .. } => self.over = Some(*record),
+            Output::Gone { .. } | Output::Aborted { .. } => self.over = Some(*output),
+            Output::Unheld { .. } => self.unheld = true,
+            Output::Unread { .. } => (),
         }
     }
 
@@ -101,27 +116,34 @@ struct Daemon {
 
 impl Daemon {
     /// `at_once`: release whatever is captured.
-    fn start(gate: &Gate, stories: &Stories, at_once: &Arc<AtomicBool>) -> Self {
-        let source = gate.output().expect("the ring");
-        let (orders, stories, at_once) = (gate.orders(), stories.clone(), at_once.clone());
+    fn start(node: &Node, stories: &Stories, at_once: &Arc<AtomicBool>) -> Self {
+        let source = node.datapath.output().expect("the ring");
+        let ringer = node.datapath.ringer().expect("a ringer");
+        let (orders, stories, at_once) = (node.orders.clone(), stories.clone(), at_once.clone());
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let reader = source.reader(|record, payload| {
+            let reader = source.reader(|output, payload| {
+                let flow = output.flow();
                 let mut stories = stories.lock().unwrap();
-                let (Record::Output { flow, .. }
-                | Record::Ended { flow, .. }
-                | Record::Gone { flow, .. }
-                | Record::Aborted { flow, .. }
-                | Record::Lost { flow, .. }) = *record;
-                stories.entry(flow).or_default().add(record, payload);
+                let story = stories.entry(flow).or_default();
+                story.add(output, payload);
+                let end = story.ended;
                 drop(stories);
+                let edge = match *output {
+                    Output::Bytes { seq, .. } => {
+                        let edge = seq.wrapping_add(payload.len() as u32);
+                        // The end had been reported before its last bytes.
+                        edge.wrapping_add(u32::from(end == Some(edge)))
+                    }
+                    Output::Ended { seq, .. } => seq.wrapping_add(1),
+                    Output::Unread { .. } => {
+                        ringer.iter().for_each(|ringer| ringer.ring().expect("the kernel rings"));
+                        return;
+                    }
+                    _ => return,
+                };
                 if at_once.load(Ordering::Relaxed) {
-                    let edge = match *record {
-                        Record::Output { seq, .. } => seq.wrapping_add(payload.len() as u32),
-                        Record::Ended { seq, .. } => seq.wrapping_add(1),
-                        _ => return,
-                    };
                     orders.release(&flow, edge).expect("an order");
                 }
             });
@@ -145,11 +167,58 @@ impl Drop for Daemon {
     }
 }
 
-fn enter_network_of(pid: u32) {
-    let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).expect("the host's namespace");
-    // SAFETY: the descriptor is open; only this thread moves.
-    let moved = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
-    assert_eq!(moved, 0, "setns: {}", std::io::Error::last_os_error());
+/// The calling thread sees the network as `host` does.
+fn enter_network_of(host: &Host) {
+    let path = format!("/proc/{}/ns/net", host.init_pid().unwrap());
+    let namespace = fs::File::open(path).expect("the host's namespace");
+    setns(namespace, CloneFlags::CLONE_NEWNET).expect("only this thread moves");
+}
+
+/// A bpffs that goes with the calling thread: what a killed daemon leaves there ends with it.
+fn own_bpffs() {
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS).expect("root (make test)");
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private mounts");
+    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).expect("a bpffs");
+}
+
+/// The data path of one node.
+pub struct Node {
+    pub datapath: Datapath,
+    pub switchboard: Switchboard,
+    pub counters: Counters,
+    pub orders: Arc<Orders>,
+}
+
+impl Node {
+    /// Loads and attaches it in the calling thread's network namespace, that of `host`.
+    fn start(host: &Host, change: impl FnOnce(&mut Settings)) -> Self {
+        let index = |link: Link| Interface::by_name(link.interface()).expect("a link").index;
+        let endpoints = services(host).map(|address| (address, PORT)).to_vec();
+        let mut settings = Settings {
+            service_ifindex: index(Link::Service),
+            cluster_ifindex: index(Link::Cluster),
+            own_address4: Some(host.ipv4(Link::Service)),
+            ring_bytes: 1 << 20,
+            max_flows: 1024,
+            services: vec![Service { endpoints, held: true }],
+            gate: GateSettings {
+                hold_bytes: HOLD,
+                send_buffer: Some(2 << 20),
+                ring_bytes: 16 << 20,
+            },
+        };
+        change(&mut settings);
+        let mut datapath = Datapath::load(&settings).unwrap_or_else(|error| panic!("{error}"));
+        datapath.attach().unwrap_or_else(|error| panic!("{error}"));
+        let tun = Tun::open("adopt", 65_535, Offload::None).expect("a TUN device");
+        datapath.attach_adoption(tun.ifindex()).expect("the adoption program attaches");
+        let switchboard = datapath.switchboard();
+        switchboard.set_holding(true);
+        switchboard.set_lease(now_boottime_ns() + HOUR_NS);
+        let counters = datapath.counters().unwrap();
+        Self { datapath, switchboard, counters, orders: Arc::new(Orders::new(tun)) }
+    }
 }
 
 fn wait_readable(fd: i32, patience: Duration) {
@@ -161,10 +230,11 @@ fn wait_readable(fd: i32, patience: Duration) {
 pub struct Bench {
     pub orders: Arc<Orders>,
     pub counters: Counters,
+    pub switchboard: Switchboard,
     pub at_once: Arc<AtomicBool>,
-    pub gate: Option<Gate>,
     stories: Stories,
     daemon: Option<Daemon>,
+    node: Option<Node>,
     pub lab: Lab,
 }
 
@@ -175,27 +245,42 @@ impl Bench {
 
     pub fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let lab = Lab::builder().up().unwrap_or_else(|error| panic!("{error}"));
-        let host = lab.host("a").unwrap();
-        let services: Vec<SocketAddr> = addresses(&lab).map(|ip| (ip, PORT).into()).to_vec();
-        let mut settings = Settings {
-            service_ifindex: 0,
-            services,
-            hold_bytes: HOLD,
-            send_buffer: Some(2 << 20),
-            ring_bytes: 16 << 20,
-            max_flows: 1024,
-        };
-        change(&mut settings);
-        // The gate stays with the thread that has loaded it, so this one moves in.
-        enter_network_of(host.init_pid().unwrap());
-        let device = hostnet::Interface::by_name(Link::Service.interface());
-        settings.service_ifindex = device.expect("the service link").index;
-        let gate = Gate::load(&settings).unwrap_or_else(|error| panic!("{error}"));
-        gate.set_holding(true);
+        let [host, client, peer] = ["a", "client", "b"].map(|name| lab.host(name).unwrap().clone());
+        // The data path stays with the thread that has loaded it, so this one moves in.
+        own_bpffs();
+        enter_network_of(&host);
+        let node = Node::start(&host, change);
+        let index = Interface::by_name(Link::Service.interface()).unwrap().index;
+        let client = client.mac(Link::Service);
+        node.switchboard.set_relay(index, host.mac(Link::Service), client);
+        node.switchboard.set_peer_macs(client, peer.mac(Link::Cluster));
+        node.switchboard.set_role(1, Role::Primary { duplex: true });
         let (stories, at_once) = (Stories::default(), Arc::default());
-        let daemon = Some(Daemon::start(&gate, &stories, &at_once));
-        let (orders, counters) = (gate.orders(), gate.counters().unwrap());
-        Self { orders, counters, at_once, gate: Some(gate), stories, daemon, lab }
+        let daemon = Some(Daemon::start(&node, &stories, &at_once));
+        let (orders, counters) = (node.orders.clone(), node.datapath.counters().unwrap());
+        let switchboard = node.switchboard;
+        Self { orders, counters, switchboard, at_once, stories, daemon, node: Some(node), lab }
+    }
+
+    /// Host `b`, as the backup of what runs here.
+    pub fn backup(&self) -> Node {
+        let [host, primary] = ["b", "a"].map(|name| self.lab.host(name).unwrap());
+        enter_network_of(host);
+        let endpoints = services(primary).map(|address| (address, PORT)).to_vec();
+        let node = Node::start(host, |settings| settings.services[0].endpoints = endpoints);
+        let index = Interface::by_name(Link::Cluster.interface()).unwrap().index;
+        let [own, peer] = [host, primary].map(|host| host.mac(Link::Cluster));
+        node.switchboard.set_relay(index, own, peer);
+        node.switchboard.set_role(1, Role::Backup);
+        enter_network_of(primary);
+        node
+    }
+
+    /// The server crashes, and its node goes on: nobody else could carry the flows.
+    pub fn survives(&self, server: &mut Server) {
+        server.child.wait().expect("a crashed server");
+        assert!(self.switchboard.crash_fenced());
+        self.switchboard.clear_crash_fence();
     }
 
     /// From here on whatever is captured is released at once.
@@ -203,10 +288,10 @@ impl Bench {
         self.at_once.store(true, Ordering::Relaxed);
     }
 
-    /// The daemon dies: its links close, its filters stay.
+    /// The daemon dies: what it has attached and not kept goes, its filters stay.
     pub fn kill_daemon(&mut self) {
         self.daemon = None;
-        self.gate = None;
+        self.node = None;
     }
 
     pub fn python(&self) -> Server {
@@ -271,7 +356,10 @@ impl Bench {
 }
 
 pub fn addresses(lab: &Lab) -> [IpAddr; 2] {
-    let host = lab.host("a").unwrap();
+    services(lab.host("a").unwrap())
+}
+
+fn services(host: &Host) -> [IpAddr; 2] {
     [host.ipv4(Link::Service).into(), host.ipv6(Link::Service).into()]
 }
 

@@ -7,7 +7,7 @@ mod nginx;
 use std::io::{ErrorKind, Read};
 
 use bench::{Bench, HOLD, addresses, eventually};
-use gate::{Counter, Record};
+use datapath::{Counter, Output, Role};
 
 #[test]
 fn every_way_to_write_is_held_and_released_exactly() {
@@ -44,7 +44,7 @@ fn both_address_families_are_held() {
         bench.orders.release(&client.flow, end).unwrap();
         client.hears_the_end();
         server.child.kill().unwrap();
-        server.child.wait().unwrap();
+        bench.survives(&mut server);
     }
 }
 
@@ -57,6 +57,9 @@ fn the_end_waits_with_the_bytes_in_front_of_it() {
         server.expect("send 1000", "ok");
         server.expect("sendfile 30000", "ok");
         server.tell(end);
+        if end == "crash" {
+            bench.survives(&mut server);
+        }
         client.captured(31_000);
         client.ended(31_000);
         bench.refused_again(2);
@@ -77,6 +80,9 @@ fn the_end_is_held_on_its_own_as_well() {
         client.release(5000);
         client.hears(5000);
         server.tell(end);
+        if end == "crash" {
+            bench.survives(&mut server);
+        }
         client.ended(5000);
         bench.refused_again(2);
         client.hears_nothing();
@@ -215,11 +221,11 @@ fn an_opened_gate_lets_everything_out_and_captures_no_more() {
 }
 
 #[test]
-fn connections_from_before_are_left_alone() {
+fn connections_that_began_without_a_backup_are_left_alone() {
     let bench = Bench::new();
-    bench.gate.as_ref().unwrap().set_holding(false);
+    bench.switchboard.set_role(1, Role::Primary { duplex: false });
     let (mut server, mut client) = bench.conversation();
-    bench.gate.as_ref().unwrap().set_holding(true);
+    bench.switchboard.set_role(1, Role::Primary { duplex: true });
     server.expect("send 2000", "ok");
     client.hears(2000);
     assert_eq!(bench.counters.get(Counter::HeldFlows), 0);
@@ -230,7 +236,7 @@ fn connections_from_before_are_left_alone() {
 #[test]
 fn output_that_finds_the_ring_full_is_held_and_reported() {
     let bench = Bench::with(|settings| {
-        settings.ring_bytes = 64 << 10;
+        settings.gate.ring_bytes = 64 << 10;
     });
     let (mut server, mut client) = bench.conversation();
     // One record that the ring cannot take beside what it keeps for events.
@@ -240,7 +246,7 @@ fn output_that_finds_the_ring_full_is_held_and_reported() {
         story.lost.is_some().then_some(story)
     });
     assert_eq!(story.lost, Some(story.seq(story.bytes.len())), "lost behind what was captured");
-    assert_eq!(bench.counters.get(Counter::Lost), 1);
+    assert_eq!(bench.counters.get(Counter::OutputLost), 1);
     bench.refused_again(1);
     client.hears_nothing();
     bench.orders.open(&client.flow).unwrap();
@@ -269,7 +275,7 @@ fn a_connection_that_is_reset_is_reported() {
     assert_eq!(set, 0);
     drop(client);
     let over = eventually("the end is reported", || bench.story(&flow).over);
-    assert_eq!(over, Record::Aborted { flow, seq: story.seq(2000) });
+    assert_eq!(over, Output::Aborted { flow, seq: story.seq(2000) });
     // Orders for what is gone are counted, and harmless.
     bench.orders.release(&flow, story.seq(2000)).unwrap();
     assert_eq!(bench.counters.get(Counter::OrdersStray), 1);
@@ -289,7 +295,72 @@ fn a_connection_that_ends_is_reported_once_it_is_over() {
     let flow = client.flow;
     drop(client);
     let over = eventually("the end is reported", || bench.story(&flow).over);
-    assert_eq!(over, Record::Gone { flow, seq: story.seq(11) });
+    assert_eq!(over, Output::Gone { flow, seq: story.seq(11) });
+}
+
+/// A release wakes nobody on the primary, whoever decides on it.
+#[test]
+fn the_backup_releases_by_a_frame() {
+    let bench = Bench::new();
+    let backup = bench.backup();
+    for address in addresses(&bench.lab) {
+        let mut server = bench.server(address);
+        let mut client = bench.connect(address);
+        server.expect("accept", "ok");
+        server.expect("send 5000", "ok");
+        let story = client.captured(5000);
+        bench.refused_again(1);
+        client.hears_nothing();
+        backup.orders.release(&client.flow, story.seq(5000)).unwrap();
+        client.hears(5000);
+        server.expect("send 1000", "ok");
+        client.captured(6000);
+        backup.orders.open(&client.flow).unwrap();
+        client.hears(6000);
+        server.expect("sendfile 100000", "ok");
+        client.hears(106_000);
+        client.captured(6000);
+        server.child.kill().unwrap();
+        bench.survives(&mut server);
+    }
+    assert_eq!(backup.counters.get(Counter::OrdersSent), 4);
+    assert_eq!(bench.counters.get(Counter::Orders), 4);
+}
+
+/// Frames are believed by the Ethernet address that they come from, as relayed segments are.
+#[test]
+fn a_strangers_order_is_not_carried_out() {
+    let bench = Bench::new();
+    let backup = bench.backup();
+    let (mut server, mut client) = bench.conversation();
+    server.expect("send 5000", "ok");
+    let story = client.captured(5000);
+    let peer = bench.lab.host("client").unwrap().mac(lab::Link::Service);
+    bench.switchboard.set_peer_macs(peer, [2, 0, 0, 0, 0, 99]);
+    backup.orders.open(&client.flow).unwrap();
+    backup.orders.release(&client.flow, story.seq(5000)).unwrap();
+    // The last one has been sent, so the node has had time for the first.
+    assert_eq!(backup.counters.get(Counter::OrdersSent), 2);
+    bench.refused_again(2);
+    client.hears_nothing();
+    assert_eq!(bench.counters.get(Counter::Orders), 0);
+    client.release(5000);
+    client.hears(5000);
+}
+
+/// Whatever a full socket map is worth: nobody is held who could not be released.
+#[test]
+fn a_connection_that_finds_no_place_is_reported_and_not_held() {
+    let bench = Bench::with(|settings| settings.max_flows = 1);
+    let (mut server, first) = bench.conversation();
+    server.expect("send 1000", "ok");
+    first.captured(1000);
+    let mut second = bench.connect(addresses(&bench.lab)[0]);
+    eventually("it is reported", || bench.story(&second.flow).unheld.then_some(()));
+    server.expect("accept", "ok");
+    server.expect("send 1000", "ok");
+    second.hears(1000);
+    assert_eq!(bench.counters.get(Counter::UnheldFlows), 1);
 }
 
 /// Invariant 8's other half: a dead daemon releases nothing.
@@ -303,7 +374,7 @@ fn a_dead_daemon_releases_nothing() {
     server.expect("send 2000", "ok");
     bench.kill_daemon();
     eventually("TCP sends what nobody keeps from it any more, and the fence stops it", || {
-        (bench.counters.get(Counter::Fenced) >= 2).then_some(())
+        (bench.counters.get(Counter::GateFenced) >= 2).then_some(())
     });
     stream.set_nonblocking(true).unwrap();
     let heard = stream.read(&mut [0; 1]).map_err(|error| error.kind());

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use gate::Counter;
+use datapath::Counter;
 
 use crate::bench::{Bench, PATIENCE, PORT, addresses, content, eventually};
 
@@ -135,7 +135,7 @@ fn replies_of_nginx_to_many_clients_are_exact() {
             });
         }
     });
-    assert_eq!(bench.counters.get(Counter::Lost), 0);
+    assert_eq!(bench.counters.get(Counter::OutputLost), 0);
     bench.stories_are_sound();
     server.kill().unwrap();
     server.wait().unwrap();
@@ -166,6 +166,24 @@ fn a_whole_reply_of_nginx_is_known_before_its_first_byte_leaves() {
         assert!(reply(&mut client.stream, LENGTH) == content()[..LENGTH], "the reply is exact");
     }
     assert_eq!(bench.counters.get(Counter::CutShort), 0);
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+/// nginx asks how many bytes are left when a read has filled its buffer of 1 KiB, and is told none
+/// because the socket is in a socket map. It must be rung at, or it waits for ever.
+#[test]
+fn nginx_reads_long_requests_to_their_end() {
+    let bench = Bench::new();
+    let mut server = start(&bench);
+    bench.release_at_once();
+    let mut client = bench.connect(addresses(&bench.lab)[0]);
+    client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for length in [500, 1024, 1500, 3000, 7000, 20] {
+        let long = "x".repeat(length);
+        write!(client.stream, "GET /small HTTP/1.1\r\nHost: a\r\nX-Long: {long}\r\n\r\n").unwrap();
+        assert!(reply(&mut client.stream, 1024) == content()[..1024], "{length} bytes are read");
+    }
     server.kill().unwrap();
     server.wait().unwrap();
 }

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use datapath::LogReader;
+use datapath::RingReader;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use takeover::{Engine, Notice, Progress};
@@ -104,7 +104,7 @@ fn come_first() {
 
 struct Keeper {
     engine: Rc<RefCell<Engine>>,
-    log: LogReader<'static>,
+    log: RingReader<'static>,
     endpoints: Vec<(std::net::IpAddr, u16)>,
     membership: Post<membership::Message>,
     events: Events,

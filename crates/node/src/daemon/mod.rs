@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use cluster::Core;
 use control::{Channel, Identity, Psk, Rng};
-use datapath::{Datapath, Settings};
+use datapath::{Datapath, GateSettings, Settings};
 use hostnet::{Interface, Offload, ServiceAddress, Tun};
 use nix::sys::signal::{SigSet, Signal};
 use takeover::{Budgets, Engine};
@@ -250,7 +250,11 @@ fn settings(config: &Config, service_link: &Interface, cluster_link: &Interface)
         own_address4,
         ring_bytes: config.budget.ring_mib * MIB as u32,
         max_flows: config.budget.max_flows,
-        services: endpoints(config),
+        services: endpoints(config)
+            .into_iter()
+            .map(|endpoints| datapath::Service { endpoints, held: false })
+            .collect(),
+        gate: GateSettings::default(),
     }
 }
 

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * The gate of a held service's socket: its writes are captured, and its segments leave when the
+ * daemon says so (docs/decisions/0011-gate-held.md).
+ *
+ * Writes are copied, never diverted: TCP gets them at once and keeps them in its send queue, where
+ * they are what every kernel mechanism takes them for. So SHUT_WR, close(), linger, SIOCOUTQ, epoll
+ * and the death of the process need no care here. TCP's own transmission is told -EPERM for a
+ * segment that may not leave: it keeps the bytes as unsent, does not shrink its congestion window
+ * as it would for a full queue, and tries again with the next acknowledgement, or when its probe
+ * timer fires.
+ */
+#pragma once
+
+#define SOL_SOCKET 1
+#define SOL_TCP 6
+#define SO_SNDBUF 7
+#define TCP_NOTSENT_LOWAT 25
+
+/* Of one run of server_write; the rest of a longer write follows in further runs. */
+#define CAPTURE_MAX 32768
+
+static __always_inline void report(const struct flow_key *key, enum output_kind kind, __u32 seq)
+{
+	struct output *output = bpf_ringbuf_reserve(&output_ring, sizeof(*output), 0);
+
+	if (!output) {
+		count(COUNT_EVENTS_LOST);
+		return;
+	}
+	output->kind = kind;
+	output->seq = seq;
+	output->length = 0;
+	output->key = *key;
+	bpf_ringbuf_submit(output, 0);
+}
+
+/* Is a connection that begins now to be held? While it has no backup it is simplex, and its output
+ * leaves as it comes; but an adopted one has a history that the daemon must compare with. */
+static __always_inline bool is_held(const struct flow_key *key, bool adopted)
+{
+	struct role_entry role = role_of(key);
+	struct service *service;
+
+	if (role.role != ROLE_PRIMARY || (!role.duplex && !adopted))
+		return false;
+	service = service_of(key->server, key->server_port);
+	return service && service->held;
+}
+
+/* Gives a connection its gate and its place in the socket map. The handshake is over and nobody has
+ * accepted yet, so no byte has been written. */
+static __always_inline bool hold(struct bpf_sock_ops *ops, struct flow_key *key, bool swallows)
+{
+	int lowat = hold_bytes, buffer = send_buffer;
+	struct bpf_sock *sk = ops->sk;
+	struct tcp_sock *tcp;
+	struct gate *gate;
+
+	tcp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	gate = tcp ? bpf_sk_storage_get(&gates, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE) : NULL;
+	if (!gate)
+		goto unheld;
+	gate->released = tcp->write_seq;
+	gate->captured = tcp->write_seq;
+	gate->swallows = swallows;
+	gate->key = *key;
+	/* Held output is unsent output: this is what makes the server wait (man 7 tcp). */
+	if (bpf_setsockopt(ops, SOL_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat)) ||
+	    (buffer && bpf_setsockopt(ops, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer))) ||
+	    bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags |
+					   BPF_SOCK_OPS_STATE_CB_FLAG) ||
+	    bpf_sock_hash_update(ops, &watched, key, BPF_ANY)) {
+		bpf_sk_storage_delete(&gates, sk);
+		goto unheld;
+	}
+	count(COUNT_HELD_FLOWS);
+	return true;
+unheld:
+	count(COUNT_UNHELD_FLOWS);
+	report(key, OUTPUT_UNHELD, 0);
+	return false;
+}
+
+/* shutdown() and close() change the state before TCP queues its FIN: the FIN will be at write_seq. */
+static __always_inline void moved(struct bpf_sock_ops *ops, __u32 from, __u32 to)
+{
+	bool running = from == BPF_TCP_ESTABLISHED || from == BPF_TCP_CLOSE_WAIT;
+	struct bpf_sock *sk = ops->sk;
+	struct tcp_sock *tcp;
+	struct gate *gate;
+
+	if (!sk || !(to == BPF_TCP_CLOSE ||
+		     (running && (to == BPF_TCP_FIN_WAIT1 || to == BPF_TCP_LAST_ACK))))
+		return;
+	tcp = bpf_skc_to_tcp_sock(sk);
+	gate = bpf_sk_storage_get(&gates, sk, NULL, 0);
+	if (!tcp || !gate)
+		return;
+	if (to != BPF_TCP_CLOSE)
+		report(&gate->key, OUTPUT_ENDED, tcp->write_seq);
+	else
+		report(&gate->key, running ? OUTPUT_ABORTED : OUTPUT_GONE, tcp->write_seq);
+}
+
+/* Room in the ring that output may take: events keep a part of it for themselves. */
+static __always_inline bool has_room(__u32 length)
+{
+	return bpf_ringbuf_query(&output_ring, BPF_RB_AVAIL_DATA) + length + output_reserve <=
+	       bpf_ringbuf_query(&output_ring, BPF_RB_RING_SIZE);
+}
+
+static __always_inline void lose(struct gate *gate, __u32 seq)
+{
+	gate->lost = 1;
+	count(COUNT_OUTPUT_LOST);
+	report(&gate->key, OUTPUT_LOST, seq);
+}
+
+/* What lies from `seq` on is not what the daemon was given, so it is not what it released. */
+static __always_inline void take_back(struct gate *gate, __u32 seq)
+{
+	if (seq_after(gate->released, seq))
+		gate->released = seq;
+}
+
+/* Before the byte that is to be written now, as many bytes have passed unseen as were offered last;
+ * before those is what TCP took of the offer. What it has sent cannot be taken back. */
+static __always_inline void cut_short(struct gate *gate, const struct tcp_sock *tcp)
+{
+	__u32 taken = tcp->write_seq - gate->offered;
+
+	if (!gate->offered)
+		return;
+	count(COUNT_CUT_SHORT);
+	gate->offered = 0;
+	if (seq_after(tcp->snd_nxt, taken))
+		taken = tcp->snd_nxt;
+	if (seq_after(gate->captured, taken))
+		gate->captured = taken;
+	take_back(gate, gate->captured);
+}
+
+/*
+ * A write of the server, in its own system call, before TCP gets it. Runs once for each contiguous
+ * piece of at most CAPTURE_MAX bytes.
+ *
+ * TCP may take less than the piece: a full socket that does not block, a signal. The server is told
+ * how much. But the kernel then lets the next piece of the same length pass without asking this
+ * program again (the verdict is remembered until so many bytes have passed). So what has been
+ * captured beyond TCP's end is void, and what follows is captured from the segments instead
+ * (recapture()), until that has caught up with the writes.
+ */
+static __always_inline void capture(struct sk_msg_md *msg, struct gate *gate)
+{
+	struct output output = { .kind = OUTPUT_BYTES };
+	struct bpf_sock *sk = msg->sk;
+	struct bpf_dynptr room;
+	struct tcp_sock *tcp;
+	void *data = msg->data;
+	__u32 length = (__u64)msg->data_end - (__u64)data;
+
+	tcp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	if (!tcp || gate->open || gate->lost || !msg->size)
+		return;
+	output.seq = tcp->write_seq;
+	if (output.seq != gate->captured) {
+		cut_short(gate, tcp);
+		return;
+	}
+	if (length > CAPTURE_MAX)
+		length = CAPTURE_MAX;
+	output.length = length;
+	output.key = gate->key;
+	/* No length: pages that the kernel will not show. */
+	if (!length || !has_room(length)) {
+		lose(gate, output.seq);
+		return;
+	}
+	if (bpf_ringbuf_reserve_dynptr(&output_ring, sizeof(output) + length, 0, &room))
+		goto lost;
+	if (bpf_dynptr_write(&room, 0, &output, sizeof(output), 0) ||
+	    bpf_probe_read_kernel_dynptr(&room, sizeof(output), length, data))
+		goto lost;
+	/* First, or else the order could be here before. */
+	gate->captured = output.seq + length;
+	gate->offered = length;
+	bpf_ringbuf_submit_dynptr(&room, 0);
+	bpf_msg_apply_bytes(msg, length);
+	count_by(COUNT_CAPTURED_BYTES, length);
+	return;
+lost:
+	bpf_ringbuf_discard_dynptr(&room, 0);
+	lose(gate, output.seq);
+}
+
+/*
+ * What capture() could not see: see there. The first segment that TCP would send next is always
+ * seen here, whether it may leave or not.
+ *
+ * The segment is copied whole, with bytes that had been captured before: with a source offset
+ * behind the linear part bpf_dynptr_copy() reads what is not the packet (Linux 6.18:
+ * skb_pointer_if_linear() subtracts unsigned). The payload begins where the linear part ends.
+ */
+static __always_inline void recapture(struct __sk_buff *skb, const struct packet *p,
+				      struct gate *gate)
+{
+	struct output output = { .kind = OUTPUT_BYTES, .seq = p->seq, .key = gate->key };
+	struct bpf_dynptr packet, room;
+	__u32 length = p->payload_length;
+
+	if (gate->lost)
+		return;
+	output.length = length;
+	if (!has_room(length) || bpf_dynptr_from_skb(skb, 0, &packet)) {
+		lose(gate, gate->captured);
+		return;
+	}
+	if (bpf_ringbuf_reserve_dynptr(&output_ring, sizeof(output) + length, 0, &room) ||
+	    bpf_dynptr_write(&room, 0, &output, sizeof(output), 0) ||
+	    bpf_dynptr_copy(&room, sizeof(output), &packet, p->payload_offset, length)) {
+		bpf_ringbuf_discard_dynptr(&room, 0);
+		lose(gate, gate->captured);
+		return;
+	}
+	take_back(gate, p->seq);
+	gate->captured = p->seq + length;
+	/* What TCP has taken of the last offer is known now. */
+	if (gate->offered)
+		count(COUNT_CUT_SHORT);
+	gate->offered = 0;
+	bpf_ringbuf_submit_dynptr(&room, 0);
+	count_by(COUNT_RECAPTURED_BYTES, length);
+}
+
+/* May this segment not leave? */
+static __always_inline bool refuses(struct __sk_buff *skb, const struct packet *p,
+				    struct gate *gate)
+{
+	__u32 end = p->seq + p->payload_length;
+
+	/* The server threw its own output away: nothing is left that could be held. */
+	if (p->flags & TCP_RST)
+		return false;
+	if (seq_after(end, gate->captured) && !seq_after(p->seq, gate->captured))
+		recapture(skb, p, gate);
+	if (p->flags & TCP_FIN)
+		end++;
+	if (end == p->seq || !seq_after(end, gate->released))
+		return false;
+	count(COUNT_REFUSED);
+	if (seq_after(gate->released, p->seq))
+		count(COUNT_STRADDLING);
+	return true;
+}
+
+/* The gate of the socket that built this segment, unless it is open. */
+static __always_inline struct gate *closed_gate_of(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct gate *gate;
+
+	sk = sk ? bpf_sk_fullsock(sk) : NULL;
+	gate = sk ? bpf_sk_storage_get(&gates, sk, NULL, 0) : NULL;
+	return gate && !gate->open ? gate : NULL;
+}
+
+static __always_inline bool is_kept(struct __sk_buff *skb, const struct packet *p)
+{
+	struct gate *gate = closed_gate_of(skb);
+
+	return gate && refuses(skb, p, gate);
+}
+
+SEC("cgroup_skb/egress")
+int gate_out(struct __sk_buff *skb)
+{
+	struct gate *gate = closed_gate_of(skb);
+	struct packet p = {};
+
+	if (!gate)
+		return 1;
+	/* What cannot be read has not been judged. */
+	if (parse_ip(skb, 0, &p) != PARSED_TCP || !parse_tcp(skb, &p))
+		return 0;
+	return !refuses(skb, &p, gate);
+}
