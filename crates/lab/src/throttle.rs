@@ -187,7 +187,7 @@ impl Lab {
         children.accept(host.name())?;
         let mut throttle = running.throttle();
         if slow.memory_mib.is_some() {
-            offer_all_but_first(&running)?;
+            spare_first(&running);
         }
         for controller in Controller::ALL {
             let wanted = match controller {
@@ -241,23 +241,24 @@ impl Lab {
         running.add_procs(procs.try_clone().doing(doing)?);
         let dir = group.dir.try_clone().doing(doing)?;
         throttle.0.push(group);
-        move_all(running, &dir, procs)?;
+        let first = (controller != Controller::Memory).then_some(running.init.pid);
+        move_all(running, first, &dir, procs)?;
         Ok(Some(dir))
     }
 }
 
-/// Has the kernel kill any other process of a host before the first one, whose end would be the end
-/// of the host, and that is another fault. What they start later inherits it.
-fn offer_all_but_first(running: &Running) -> Result<()> {
-    for process in running.processes()? {
-        // It may have ended.
-        let _ = fs::write(format!("/proc/{}/oom_score_adj", process.pid), "1000");
-    }
-    Ok(())
+/// Has the kernel rather kill any other process of a host for want of memory than the first, whose
+/// end would be the end of the host, and that is another fault. Where the memory controller is of
+/// version 1 the first one is not held to the limit at all; with version 2 all processes of a host
+/// share one cgroup.
+fn spare_first(running: &Running) {
+    // Refused without CAP_SYS_RESOURCE, which some containers lack.
+    let _ = fs::write(format!("/proc/{}/oom_score_adj", running.init.pid), "-1000");
 }
 
-/// Moves all processes of a host; a child of one that has moved is born there.
-fn move_all(running: &Running, group: &OwnedFd, procs: OwnedFd) -> Result<()> {
+/// Moves all processes of a host, perhaps with the `first`; a child of one that has moved is born
+/// there.
+fn move_all(running: &Running, first: Option<u32>, group: &OwnedFd, procs: OwnedFd) -> Result<()> {
     let doing = || format!("move the processes of host {}", running.name);
     let mut procs = fs::File::from(procs);
     loop {
@@ -266,7 +267,7 @@ fn move_all(running: &Running, group: &OwnedFd, procs: OwnedFd) -> Result<()> {
             .doing(doing)?;
         let moved: Vec<u32> = there.lines().filter_map(|line| line.parse().ok()).collect();
         let processes = running.processes()?.into_iter().map(|process| process.pid);
-        let all = processes.chain([running.init.pid]);
+        let all = processes.chain(first);
         let left: Vec<u32> = all.filter(|pid| !moved.contains(pid) && is_alive(*pid)).collect();
         if left.is_empty() {
             return Ok(());

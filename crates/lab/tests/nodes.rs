@@ -292,6 +292,9 @@ fn a_host_without_memory_loses_who_takes_too_much() {
     assert!(take("a", "8").success());
     assert_eq!(take("a", "200").signal(), Some(libc::SIGKILL));
     assert!(take("b", "200").success(), "another host has its memory");
+    // The host's own first process, a copy of this one, looks larger than what it runs.
+    lab.slow("a", &Slow { memory_mib: Some(4), ..Slow::default() }).unwrap();
+    assert_eq!(take("a", "8").signal(), Some(libc::SIGKILL));
     lab.slow("a", &Slow::default()).unwrap();
     assert!(take("a", "200").success());
 }
