@@ -1,15 +1,19 @@
 //! Labs from a shell: the commands, the background keeper, and what is left when it dies.
 
+mod common;
+
 use std::{
     fs,
     io::Write,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde_json::Value;
+
+use common::eventually;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -71,14 +75,6 @@ impl Drop for Shell {
     }
 }
 
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn exec_passes_status_and_streams() {
     let shell = Shell::new();
@@ -101,7 +97,7 @@ fn exec_passes_status_and_streams() {
     // Ending `exec` ends what it runs.
     let mut exec = shell.command("exec a -- sleep 600").spawn().unwrap();
     let sleeps = || shell.status()["hosts"][1]["processes"] == 1;
-    eventually("sleep runs", sleeps);
+    eventually(PATIENCE, "sleep runs", sleeps);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(exec.id() as i32), nix::sys::signal::SIGTERM)
         .unwrap();
     assert_eq!(exec.wait().unwrap().code(), Some(128 + libc::SIGTERM));
@@ -185,7 +181,7 @@ fn bad_links_slow_hosts_and_flipped_bits_from_a_shell() {
     assert!(shell.error("slow d --cpu 10").contains("its hosts are"));
 
     let mut sleep = shell.command("exec b -- sleep 600").spawn().unwrap();
-    eventually("sleep runs", || shell.status()["hosts"][2]["processes"] == 1);
+    eventually(PATIENCE, "sleep runs", || shell.status()["hosts"][2]["processes"] == 1);
     let said = shell.ok("flip b --process sleep --where stack --seed 3");
     assert!(said.contains("[stack]") && said.contains("flipped"), "{said}");
     assert!(shell.error("flip b --process nginx --where heap").contains("no process of host b"));
@@ -232,7 +228,7 @@ fn a_killed_keeper_leaves_nothing() {
     let shell = Shell::new();
     shell.ok("up --name doomed");
     let mut inside = shell.command("exec a -- sleep 600").spawn().unwrap();
-    eventually("sleep runs", || shell.status()["hosts"][1]["processes"] == 1);
+    eventually(PATIENCE, "sleep runs", || shell.status()["hosts"][1]["processes"] == 1);
     let keeper = shell.status()["keeper_pid"].as_u64().unwrap();
     // All namespaces of all processes that the keeper has started.
     let children = |pid: u64| {
@@ -253,7 +249,7 @@ fn a_killed_keeper_leaves_nothing() {
     assert!(!shell.dir.path().join("doomed").exists(), "the next command removes the directory");
     assert!(cgroups("doomed").is_empty(), "the next command removes the cgroups");
     assert_eq!(inside.wait().unwrap().code(), Some(128 + libc::SIGKILL));
-    eventually("no process is in the lab's namespaces", || {
+    eventually(PATIENCE, "no process is in the lab's namespaces", || {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let names = processes.map(|p| p.file_name().to_string_lossy().into_owned());
         !names.filter_map(|p| namespace(&p).ok()).any(|n| namespaces.contains(&n))
@@ -331,12 +327,12 @@ fn nodes_run_with_their_configuration() {
     let daemon_pid = |host: usize| shell.status()["hosts"][host]["daemon_pid"].clone();
     assert!(daemon_pid(0).is_null() && daemon_pid(1).is_u64() && daemon_pid(2).is_u64());
     shell.ok("kill a --how daemon");
-    eventually("the daemon is dead", || daemon_pid(1).is_null());
+    eventually(PATIENCE, "the daemon is dead", || daemon_pid(1).is_null());
     shell.ok("exec a -- true");
     shell.ok("kill b");
     shell.ok("boot b");
     assert!(daemon_pid(2).is_u64());
-    eventually("it says so again", || log("b").lines().count() == 2);
+    eventually(PATIENCE, "it says so again", || log("b").lines().count() == 2);
     shell.ok("down");
     for file in ["a.log", "b.log", "svc.pcap", "keeper.log"] {
         assert!(keep.join("lab1").join(file).exists(), "{file} was not kept");

@@ -1,5 +1,7 @@
 //! Bad cables and trips, measured. Every test runs a lab of its own.
 
+mod common;
+
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
@@ -7,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::eventually;
 use lab::{
     CaptureOptions, Chance, Cut, Error, FaultCounts, Faults, FrameFilter, IpVersion, Lab, Link,
     Rate, Transport, Trip, Way, WayStatus,
@@ -18,15 +21,6 @@ const MS: Duration = Duration::from_millis(1);
 
 fn up() -> Lab {
     Lab::builder().up().unwrap_or_else(|e| panic!("{e}"))
-}
-
-/// Asks again until `condition` holds.
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Numbered datagrams from the client to host a.
@@ -55,7 +49,9 @@ impl Datagrams {
         let datagrams = Datagrams { near, far };
         for _ in 0..2 {
             datagrams.send(u32::MAX);
-            eventually("a first datagram arrives", || datagrams.receive() == Some(u32::MAX));
+            eventually(PATIENCE, "a first datagram arrives", || {
+                datagrams.receive() == Some(u32::MAX)
+            });
             datagrams.far.send(b"back").unwrap();
             assert_eq!(datagrams.near.recv(&mut [0; 8]).unwrap(), 4);
         }
@@ -86,7 +82,7 @@ impl Datagrams {
     fn exchange(&self, count: u32, expected: impl Fn() -> u64) -> Vec<u32> {
         (0..count).for_each(|n| self.send(n));
         let mut got = Vec::new();
-        eventually("all datagrams that are not lost arrive", || {
+        eventually(PATIENCE, "all datagrams that are not lost arrive", || {
             got.extend(std::iter::from_fn(|| self.receive()));
             got.len() as u64 >= expected()
         });
@@ -111,7 +107,7 @@ fn quiet(lab: &Lab) {
         lab.hosts().iter().filter(|h| h.is_up()).map(see).collect::<Vec<_>>()
     };
     let (mut last, mut since) = (frames(), Instant::now());
-    eventually("the hosts are quiet", || {
+    eventually(PATIENCE, "the hosts are quiet", || {
         let now = frames();
         if now != last {
             (last, since) = (now, Instant::now());
@@ -217,7 +213,7 @@ fn delay_and_jitter_stay_within_bounds_and_keep_the_order() {
     let mut sent = Vec::new();
     let mut took = Vec::new();
     let start = Instant::now();
-    eventually("all arrive", || {
+    eventually(PATIENCE, "all arrive", || {
         if sent.len() < 200 && start.elapsed() >= sent.len() as u32 * MS {
             sent.push(Instant::now());
             datagrams.send(sent.len() as u32 - 1);
@@ -239,7 +235,7 @@ fn delay_and_jitter_stay_within_bounds_and_keep_the_order() {
     let faults = Faults { delay: Duration::from_secs(600), ..Faults::NONE };
     lab.set_faults("a.svc", &[Way::ToHost], &faults).unwrap();
     (0..3000).for_each(|n| datagrams.send(n));
-    eventually("they are held", || counts(&lab, "a.svc", Way::ToHost).delayed == 3200);
+    eventually(PATIENCE, "they are held", || counts(&lab, "a.svc", Way::ToHost).delayed == 3200);
     assert_eq!(datagrams.receive(), None);
     lab.heal("a.svc").unwrap();
     assert_eq!(datagrams.exchange(50, || 3050).len(), 3050);
@@ -283,7 +279,7 @@ fn a_corrupted_frame_never_reaches_a_socket() {
             }
             true => snmp(&lab, "a", "/proc/net/snmp6", "Udp6InCsumErrors"),
         };
-        eventually("the receiver counts bad checksums", || errors() * 10 > corrupted());
+        eventually(PATIENCE, "the receiver counts bad checksums", || errors() * 10 > corrupted());
         lab.clear_faults("client.svc").unwrap();
     }
 }
@@ -324,7 +320,7 @@ fn tcp_survives_all_faults_at_once_on_a_shaped_link() {
     lab.set_faults("service", &Way::BOTH, &faults).unwrap();
     let from = || counts(&lab, "a.svc", Way::FromHost);
     let to = || counts(&lab, "client.svc", Way::ToHost);
-    eventually("some frames meet every fate", || {
+    eventually(PATIENCE, "some frames meet every fate", || {
         transfer(&lab, 4 << 20);
         let errors = snmp(&lab, "client", "/proc/net/snmp", "Tcp InCsumErrors");
         [from(), to()].iter().all(|c| {
@@ -370,7 +366,9 @@ fn held_frames_die_with_their_host() {
     let faults = Faults { delay: Duration::from_secs(600), ..Faults::NONE };
     lab.set_faults("client.svc", &[Way::FromHost], &faults).unwrap();
     (0..10).for_each(|n| datagrams.send(n));
-    eventually("they are held", || counts(&lab, "client.svc", Way::FromHost).delayed == 10);
+    eventually(PATIENCE, "they are held", || {
+        counts(&lab, "client.svc", Way::FromHost).delayed == 10
+    });
     lab.kill_host("client").unwrap();
     lab.boot("client").unwrap();
     assert_eq!(way(&lab, "client.svc", Way::FromHost).faults, faults, "the cable is the same");
@@ -381,7 +379,7 @@ fn held_frames_die_with_their_host() {
     lab.set_faults("client.svc", &[Way::FromHost], &faults).unwrap();
     let before = counts(&lab, "client.svc", Way::FromHost).delayed;
     (0..10).for_each(|n| fresh.send(n));
-    eventually("they are held", || {
+    eventually(PATIENCE, "they are held", || {
         counts(&lab, "client.svc", Way::FromHost).delayed == before + 10
     });
     let dropped =

@@ -1,5 +1,7 @@
 //! Labs as their users meet them. Every test runs a lab of its own, several at a time.
 
+mod common;
+
 use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -9,21 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::eventually;
 use lab::{Capture, CaptureOptions, Cut, Error, Host, Kill, Lab, Link, Rate, Way};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn up() -> Lab {
     Lab::builder().up().unwrap_or_else(|e| panic!("{e}"))
-}
-
-/// Asks again until `condition` holds.
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Whether a datagram gets from one host to another and its answer back. `from` sends until
@@ -192,7 +186,7 @@ fn a_killed_host_falls_silent_at_once() {
     let capture = |point| lab.capture(point, CaptureOptions::default()).unwrap();
     let (switch, client) = (capture("svc"), capture("client.svc"));
     let flows = stream(&lab, 10, &RECEIVED);
-    eventually("10 flows stream", || RECEIVED.load(Relaxed) > 4_000_000);
+    eventually(PATIENCE, "10 flows stream", || RECEIVED.load(Relaxed) > 4_000_000);
 
     let killed = lab.kill("a", &Kill::Host).unwrap();
 
@@ -257,7 +251,7 @@ fn a_hung_host_stops_all_processes_but_not_its_kernel() {
         !all.is_empty() && all.iter().all(|p| matches!(state(p.pid), Some('T' | 'Z' | 'D')))
     };
     lab.hang("a").unwrap();
-    eventually("all processes are stopped", stopped);
+    eventually(PATIENCE, "all processes are stopped", stopped);
     assert!(a.is_hung());
     assert!(matches!(a.command("true").spawn(), Err(Error::HostHung(_))));
     assert!(reachable(&lab, "client", "a", Link::Service), "its kernel must go on");
@@ -265,8 +259,8 @@ fn a_hung_host_stops_all_processes_but_not_its_kernel() {
     assert!(a.command("true").status().unwrap().success());
 
     let hung = lab.kill("a", &Kill::Hang(Duration::from_millis(150))).unwrap();
-    eventually("all processes are stopped", stopped);
-    eventually("the host goes on", || !a.is_hung());
+    eventually(PATIENCE, "all processes are stopped", stopped);
+    eventually(PATIENCE, "the host goes on", || !a.is_hung());
     assert!(hung.at.elapsed() >= Duration::from_millis(150));
     // Dying while hung leaves nothing behind for the timer to disturb.
     lab.hang_for("a", Duration::from_millis(50)).unwrap();
@@ -280,7 +274,7 @@ fn processes_are_killed_by_predicate() {
     let mut server = a.command("sleep").arg("601").spawn().unwrap();
     let other = a.command("sleep").arg("602").spawn().unwrap();
     let elsewhere = lab.host("b").unwrap().command("sleep").arg("601").spawn().unwrap();
-    eventually("sleep runs", || {
+    eventually(PATIENCE, "sleep runs", || {
         a.processes().unwrap().iter().filter(|p| p.name == "sleep").count() == 2
     });
     let how = Kill::Process { signal: libc::SIGSEGV, matching: Some("601".into()) };
@@ -312,7 +306,7 @@ fn commands_behave_like_std() {
     assert_eq!(out(&format!("test -s {} && echo yes", marker.display())).1, "yes\n");
     // Orphans are reaped by the host's first process.
     out("(sleep 0.01 &)");
-    eventually("orphans are gone", || a.processes().unwrap().is_empty());
+    eventually(PATIENCE, "orphans are gone", || a.processes().unwrap().is_empty());
 
     let mut cat = a.command("cat");
     let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -417,7 +411,7 @@ fn captures_show_both_sides_of_a_cut() {
         let frames = lab::read_pcap(capture.path()).unwrap();
         frames.iter().filter(|f| f.bytes[6..12] == mac).count()
     };
-    eventually("the host's frames are in the file", || from_a(&cable) > 0);
+    eventually(PATIENCE, "the host's frames are in the file", || from_a(&cable) > 0);
     assert_eq!(from_a(&switch), 0);
     assert!(lab.capture("nowhere", CaptureOptions::default()).is_err());
     let again = lab.capture("svc", CaptureOptions::default()).unwrap();
@@ -475,8 +469,8 @@ signal.pause()
         frames.retain(|f| f.bytes.ends_with(b"forwarded"));
         frames
     };
-    eventually("all are forwarded", || seen(&behind).len() == 100);
-    eventually("all are in the file", || seen(&before).len() == 100);
+    eventually(PATIENCE, "all are forwarded", || seen(&behind).len() == 100);
+    eventually(PATIENCE, "all are in the file", || seen(&before).len() == 100);
     let sender = client.mac(Link::Service);
     assert!(seen(&before).iter().all(|f| f.bytes[6..12] == sender));
     let forwarder = a.mac(Link::Cluster);
@@ -524,6 +518,6 @@ fn a_node_that_is_not_ready_is_reported_with_its_log() {
     let error = node.wait_ready(Duration::from_millis(20), || false).unwrap_err();
     assert!(matches!(error, Error::NotReady { .. }), "{error}");
     assert_eq!(std::fs::read(node.config()).unwrap(), b"some = 1");
-    eventually("its log fills", || std::fs::metadata(node.log()).unwrap().len() > 0);
+    eventually(PATIENCE, "its log fills", || std::fs::metadata(node.log()).unwrap().len() > 0);
     assert_eq!(lab.kill("b", &Kill::Daemon).unwrap().processes[0].pid, node.pid());
 }

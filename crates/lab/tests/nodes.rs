@@ -1,6 +1,8 @@
 //! Faults of hosts other than death: bit flips in processes, too little CPU, too little
 //! memory. Every test runs a lab of its own.
 
+mod common;
+
 use std::{
     fs::File,
     io::{BufRead, BufReader},
@@ -9,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::eventually;
 use lab::{Child, Error, Flip, FlippedBit, Host, Lab, Slow, Where};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -78,14 +81,6 @@ fn a_flip_does_not_wake_a_hung_process() {
     lab.resume("a").unwrap();
     let status = victim.wait_timeout(PATIENCE).unwrap().expect("it dies");
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Whoever started a process is told of its end, even one under the knife: a host that is killed
@@ -174,7 +169,7 @@ fn flips_go_where_they_are_asked_to_and_nowhere_else() {
         let mut victim = a.command("/bin/sh");
         let mut victim = victim.args(["-c", "sleep 600; true"]).spawn().unwrap();
         let sleeps = || a.processes().unwrap().iter().any(|p| p.name == "sleep");
-        eventually("the shell runs sleep", sleeps);
+        eventually(PATIENCE, "the shell runs sleep", sleeps);
         let hit = lab.flip("a", &flip("sleep 600; true", place, 5)).unwrap();
         let FlippedBit::Memory { address, mapping, protection } = &hit.what else {
             panic!("{hit}")
@@ -201,7 +196,7 @@ fn flips_go_where_they_are_asked_to_and_nowhere_else() {
             &lab::Kill::Process { signal: libc::SIGKILL, matching: Some("sleep".into()) },
         )
         .unwrap();
-        eventually("it is gone", || !sleeps());
+        eventually(PATIENCE, "it is gone", || !sleeps());
     }
     assert!(std::fs::read(&program).unwrap() == file, "the program's file was written");
     let nobody = lab.flip("a", &flip("nobody", Where::Memory, 1));
