@@ -209,8 +209,9 @@ pub fn survive(twin: &Twin, at_bytes: u64, then: u64) -> anyhow::Result<Survived
         };
         let killed_ns = kill_it();
         watched.stop.store(true, Relaxed);
-        let stalls = download.join().expect("reading a download does not panic");
-        Ok::<_, anyhow::Error>((killed_ns?, stalls??))
+        // Why a download broke says more than that it ended too early.
+        let stalls = download.join().expect("reading a download does not panic")??;
+        Ok::<_, anyhow::Error>((killed_ns?, stalls))
     })?;
     let late = stalls.iter().filter(|s| s.to_ns > killed_ns);
     let stall = late.max_by_key(|s| s.to_ns - s.from_ns).context("the client saw no stall")?;

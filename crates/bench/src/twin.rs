@@ -94,6 +94,9 @@ impl Twin {
         .context("the protected pair")?;
         add_files(&pair.site)?;
         let twin = Twin { pair, bare };
+        for side in [Side::Protected, Side::Bare] {
+            twin.client(side)?.in_netns(more_ports)?.context("the clients' host")?;
+        }
         twin.settle()?;
         wait_for("the unprotected servers listen", || {
             let connects = |port| {
@@ -261,6 +264,15 @@ impl Drop for Detour<'_> {
         let gone = self.client.command("ip").args(words).status();
         assert!(gone.is_ok_and(|s| s.success()), "the detour stays, and all that follows takes it");
     }
+}
+
+/// Tens of thousands of connections that have ended keep their ports for a minute.
+fn more_ports() -> anyhow::Result<()> {
+    for (name, value) in [("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")] {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        std::fs::write(&path, value).with_context(|| format!("cannot write {path}"))?;
+    }
+    Ok(())
 }
 
 fn route(host: &Host, what: &str, to: Ipv4Addr, via: Ipv4Addr) -> anyhow::Result<()> {
