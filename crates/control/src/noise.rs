@@ -20,7 +20,8 @@ const NAME_MAX: usize = 255;
 /// Session number (4 bytes), incarnation (8), length of the name (1), name; big-endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// The number that the peer must put on datagrams of this session; never 0.
+    /// The number that the peer must put on datagrams of this session; never 0. Means nothing in a
+    /// stream.
     pub session: u32,
     pub incarnation: u64,
     pub name: String,
@@ -47,7 +48,8 @@ impl Hello {
 }
 
 const HELLO_MAX: usize = 4 + 8 + 1 + NAME_MAX;
-const MESSAGE_MAX: usize = PUBLIC_KEY + HELLO_MAX + TAG;
+/// The longest message of a handshake.
+pub(crate) const MESSAGE_MAX: usize = PUBLIC_KEY + HELLO_MAX + TAG;
 
 /// A handshake that waits for its answer.
 pub(crate) struct Initiator(Box<HandshakeState>);
@@ -93,8 +95,7 @@ impl Responder {
     }
 }
 
-/// Reads a message of either kind. Its length is checked by [`crate::packet`] from below and here
-/// from above.
+/// Reads a message of either kind, of any length.
 fn read(state: &mut HandshakeState, message: &[u8]) -> Option<Hello> {
     if !(PUBLIC_KEY + TAG..=MESSAGE_MAX).contains(&message.len()) {
         return None;
