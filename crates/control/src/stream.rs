@@ -354,12 +354,12 @@ impl Keys {
     /// Opens a message of at least a tag and appends what it holds; nothing, if it does not open.
     fn open(&mut self, noise: &[u8], plaintext: &mut Vec<u8>) -> Result<(), StreamError> {
         let begin = plaintext.len();
-        plaintext.resize(begin + noise.len() - TAG, 0);
+        // With room for the tag ring works in this buffer; without, in one that it allocates.
+        plaintext.resize(begin + noise.len(), 0);
         let opened = self.transport.read_message(self.opened, noise, &mut plaintext[begin..]);
-        if opened.is_err() {
-            plaintext.truncate(begin);
-            return Err(StreamError::Forged);
-        }
+        // What does not open leaves nothing behind.
+        plaintext.truncate(begin + opened.as_ref().map_or(0, |length| *length));
+        opened.map_err(|_| StreamError::Forged)?;
         self.opened += 1;
         Ok(())
     }
