@@ -63,6 +63,18 @@ pub struct Identity {
     pub incarnation: u64,
 }
 
+impl Identity {
+    pub(crate) fn check(&self) {
+        assert!((1..=255).contains(&self.name.len()), "a name has 1 to 255 bytes");
+        assert_ne!(self.name, self.peer, "the nodes' names differ");
+    }
+
+    /// What we say of ourselves in a handshake.
+    pub(crate) fn hello(&self, session: u32) -> Hello {
+        Hello { session, incarnation: self.incarnation, name: self.name.clone() }
+    }
+}
+
 /// The peer, as it has proved itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -200,8 +212,7 @@ pub struct Channel {
 impl Channel {
     /// A channel without a session: [`Channel::poll`] asks for one.
     pub fn new(psk: Psk, identity: Identity, rng: Rng) -> Channel {
-        assert!((1..=255).contains(&identity.name.len()), "a name has 1 to 255 bytes");
-        assert_ne!(identity.name, identity.peer, "the nodes' names differ");
+        identity.check();
         let cluster = ClusterTag::of(&identity.cluster);
         Channel {
             prologue: cluster.prologue(&identity.cluster),
@@ -325,7 +336,7 @@ impl Channel {
 
     fn begin(&mut self, now: Duration) -> Pending {
         let session = self.unused_number();
-        let hello = self.hello(session);
+        let hello = self.identity.hello(session);
         let (initiator, noise) = Initiator::begin(&self.psk, &self.prologue, &self.rng, &hello);
         Pending {
             initiator,
@@ -374,7 +385,7 @@ impl Channel {
         self.check_name(&theirs)?;
         self.spend(now)?;
         let session = self.unused_number();
-        let finished = responder.finish(&self.hello(session));
+        let finished = responder.finish(&self.identity.hello(session));
         let (transport, noise) = finished.ok_or(Rejected::Garbage)?;
         let answer = Packet::Response { session: theirs.session, noise: &noise };
         let answer = answer.emit(self.cluster);
@@ -500,11 +511,6 @@ impl Channel {
         let since = if left == BUDGET_MAX { now } else { since + BUDGET_PERIOD * periods };
         self.budget = (left.saturating_sub(1), since);
         if left == 0 { Err(Rejected::Overload) } else { Ok(()) }
-    }
-
-    fn hello(&self, session: u32) -> Hello {
-        let Identity { name, incarnation, .. } = &self.identity;
-        Hello { session, incarnation: *incarnation, name: name.clone() }
     }
 
     /// A number for a session that none of ours has.

@@ -62,7 +62,11 @@ impl ClusterTag {
         ClusterTag(std::array::from_fn(|i| digest[i]))
     }
 
-    /// What both sides of a handshake must agree on before it begins.
+    pub fn bytes(self) -> [u8; 8] {
+        self.0
+    }
+
+    /// What both sides of a channel's handshake must agree on before it begins.
     pub fn prologue(self, cluster: &str) -> Vec<u8> {
         [&MAGIC[..], &[VERSION], &self.0, cluster.as_bytes()].concat()
     }
