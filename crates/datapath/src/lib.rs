@@ -34,7 +34,7 @@ mod skel {
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -188,6 +188,7 @@ impl Datapath {
         open.progs.ring.set_autoload(ringing);
         open.progs.server_read.set_autoload(ringing && holding);
         open.progs.gate_out.set_autoload(holding);
+        open.progs.list_gates.set_autoload(holding);
         let mut skel = open.load().map_err(Error::Load)?;
 
         let page = skel.maps.data_ctl_data.as_deref_mut().expect("the object has its page");
@@ -232,12 +233,7 @@ impl Datapath {
         if !self.skel.progs.ring.autoload() {
             return Ok(None);
         }
-        let link = self.skel.progs.ring.attach().map_err(|source| Error::Attach {
-            program: "ring",
-            place: "the list of TCP sockets".into(),
-            source,
-        })?;
-        Ok(Some(Ringer::new(link)))
+        Ok(Some(Ringer::new(attach::to_socket_list("ring", &self.skel.progs.ring)?)))
     }
 
     /// Attaches the adoption program to the TUN device that forged segments are written to.
@@ -262,7 +258,23 @@ impl Datapath {
         ];
         let change = self.skel.progs.change_flow.as_fd().try_clone_to_owned();
         let change = change.map_err(|source| Error::Program { program: "change_flow", source })?;
-        Ok(FlowTable::new(maps, change, self.switchboard))
+        let gates = match self.holding {
+            true => Some(attach::to_socket_list("list_gates", &self.skel.progs.list_gates)?),
+            false => None,
+        };
+        Ok(FlowTable::new(maps, change, gates, self.switchboard))
+    }
+
+    /// The listener whose children deliver logged replies: flows in
+    /// [`Delivering`](FlowState::Delivering) are born as children of it. It must listen already and
+    /// stay open; where it is bound does not matter. A child of it has the flow's addresses and
+    /// ports. One of `AF_INET6` that is not `IPV6_V6ONLY` takes clients of both families.
+    pub fn set_deliverer(&self, listener: BorrowedFd<'_>) -> Result<(), Error> {
+        let socket = listener.as_raw_fd() as u64;
+        let deliverer = &self.skel.maps.deliverer;
+        deliverer
+            .update(&0u32.to_ne_bytes(), &socket.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error::Map { map: "deliverer", source })
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {
@@ -326,8 +338,6 @@ fn fill_services(skel: &DatapathSkel<'_>, services: &[Service]) -> Result<(), Er
 
 /// Identity of the calling thread's network namespace, as `bpf_get_netns_cookie()` sees it.
 fn netns_cookie() -> std::io::Result<u64> {
-    use std::os::fd::AsRawFd;
-
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
         .or_else(|_| std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
