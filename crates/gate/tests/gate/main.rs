@@ -232,6 +232,57 @@ fn connections_that_began_without_a_backup_are_left_alone() {
     assert!(bench.story(&client.flow).start.is_none());
 }
 
+/// What was held leaves at once when the backup is gone, also what a server has left behind that has
+/// closed its socket.
+#[test]
+fn what_was_held_leaves_when_the_backup_is_gone() {
+    for end in ["shutdown", "close"] {
+        let bench = Bench::new();
+        let table = bench.table();
+        let (mut server, mut client) = bench.conversation();
+        server.expect("send 5000", "ok");
+        server.expect(end, "ok");
+        client.ended(5000);
+        bench.refused_again(1);
+        client.hears_nothing();
+        bench.switchboard.set_role(2, Role::Primary { duplex: false });
+        assert_eq!(table.gated(), [client.flow], "{end}");
+        bench.orders.open(&client.flow).unwrap();
+        assert_eq!(bench.counters.get(Counter::Orders), 1, "{end}: a walk finds its socket");
+        client.hears(5000);
+        client.hears_the_end();
+    }
+}
+
+/// A connection that has left a backup's sight is no other backup's either.
+#[test]
+fn a_gate_that_met_no_backup_stays_open() {
+    let bench = Bench::new();
+    // The first thing that meets the gate without a backup is a segment, and a write.
+    for held in [true, false] {
+        let mut server = bench.python();
+        let mut client = bench.connect(addresses(&bench.lab)[0]);
+        server.expect("accept", "ok");
+        if held {
+            server.expect("send 1000", "ok");
+            client.captured(1000);
+            bench.refused_again(1);
+        }
+        bench.switchboard.set_role(2, Role::Primary { duplex: false });
+        if !held {
+            server.expect("send 1000", "ok");
+        }
+        client.hears(1000);
+        bench.switchboard.set_role(3, Role::Primary { duplex: true });
+        server.expect("send 1000", "ok");
+        client.hears(2000);
+        let captured = bench.story(&client.flow).bytes.len();
+        assert_eq!(captured, if held { 1000 } else { 0 }, "no write is captured any more");
+        server.child.kill().unwrap();
+        bench.survives(&mut server);
+    }
+}
+
 /// A full ring costs a flow its protection, not its connection, and nothing leaves because of it.
 #[test]
 fn output_that_finds_the_ring_full_is_held_and_reported() {
