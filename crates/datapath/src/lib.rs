@@ -89,9 +89,12 @@ pub struct GateSettings {
     /// Output of one flow, in bytes, that may wait to be released; past it the server's writes
     /// block, or are refused with EAGAIN if it asked not to block. One write may go over it.
     pub hold_bytes: u32,
-    /// Send buffer of each held socket in bytes, as for SO_SNDBUF; it must take `hold_bytes` and
-    /// what is in flight besides. `None` leaves it to the kernel, which may block the server
-    /// sooner.
+    /// Send buffer of each held socket in bytes, as for SO_SNDBUF: [`wmem_max_needed`] at least, and
+    /// what is to be in flight besides. The kernel cuts it to `net.core.wmem_max` without a word.
+    /// `None` leaves it to the kernel, which enlarges it by what the client acknowledges and not by
+    /// what is held: the server may block sooner.
+    ///
+    /// [`wmem_max_needed`]: GateSettings::wmem_max_needed
     pub send_buffer: Option<u32>,
     /// Size of the output ring in bytes: a power of two and a multiple of the page size. An eighth
     /// of it is kept for events.
@@ -101,6 +104,20 @@ pub struct GateSettings {
 impl Default for GateSettings {
     fn default() -> Self {
         Self { hold_bytes: 1 << 20, send_buffer: Some(4 << 20), ring_bytes: 64 << 20 }
+    }
+}
+
+impl GateSettings {
+    /// The least `net.core.wmem_max`, in bytes, with which a socket takes `hold_bytes`; below it a
+    /// server blocks before a reply is whole, which then never leaves. With Debian's 212,992 that
+    /// are 170,393 bytes.
+    ///
+    /// The kernel doubles the value of SO_SNDBUF and counts its own bookkeeping against it, some
+    /// 1.6 KiB for each segment, whose length is half the client's widest window at most. From a
+    /// common client (64 KiB) a socket takes 1.95 times the value; from one with the smallest
+    /// receive buffer that Linux has (2,304 bytes), 0.82 times.
+    pub fn wmem_max_needed(&self) -> u32 {
+        self.hold_bytes.saturating_add(self.hold_bytes.div_ceil(4))
     }
 }
 

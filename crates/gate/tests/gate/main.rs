@@ -144,6 +144,28 @@ fn a_server_that_outruns_its_release_is_slowed_by_its_socket_alone() {
     client.hears(more);
 }
 
+/// Whatever the client's window and the server's writes are like: a reply that is to be whole before
+/// it leaves must find room in the socket, or it waits for ever.
+#[test]
+fn a_send_buffer_as_large_as_needed_takes_all_that_may_be_held() {
+    // Buffers of the client's, in bytes: the smallest there are, and the kernel's own choice.
+    for buffers in [Some("2304 2304 2304"), None] {
+        for write in [1, 1000, 65_536] {
+            let bench = Bench::with(|settings| {
+                settings.gate.send_buffer = Some(settings.gate.wmem_max_needed());
+            });
+            let client = bench.lab.host("client").unwrap();
+            let shrink = |bytes| std::fs::write("/proc/sys/net/ipv4/tcp_rmem", bytes);
+            if let Some(bytes) = buffers {
+                client.in_netns(|| shrink(bytes)).unwrap().expect("the client's buffers");
+            }
+            let (mut server, _client) = bench.conversation();
+            let taken: usize = server.ask(&format!("fill {write}")).parse().expect("a number");
+            assert!(taken >= HOLD as usize, "{buffers:?}, writes of {write}: {taken}");
+        }
+    }
+}
+
 /// Writes that are cut short are captured beyond what TCP took; the record that follows says so.
 #[test]
 fn a_server_that_does_not_block_loses_and_repeats_nothing() {
