@@ -4,7 +4,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libbpf_rs::{Link, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
+use libbpf_rs::{Link, ProgramMut, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 
 use crate::Error;
 use crate::cgroup::cgroup2_root;
@@ -76,6 +76,15 @@ fn exists(ifindex: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has room for the longest name there can be.
     !unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr()) }.is_null()
+}
+
+/// An iterator over the TCP sockets: the link's passes run the program for each of them.
+pub(crate) fn to_socket_list(
+    program: &'static str,
+    iterator: &ProgramMut<'_>,
+) -> Result<Link, Error> {
+    let place = "the list of TCP sockets".to_owned();
+    iterator.attach().map_err(|source| Error::Attach { program, place, source })
 }
 
 /// Attaches the programs that follow sockets. The root of the cgroup v2 tree is the place for

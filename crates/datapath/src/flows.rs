@@ -1,12 +1,12 @@
 //! The table of established flows.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle, libbpf_sys};
 
 use crate::Switchboard;
 use crate::skel::types;
@@ -92,6 +92,9 @@ pub enum FlowState {
     Adopting,
     /// Adopted: the client talks to the local socket.
     Open,
+    /// A child of the daemon's own listener exists or is about to, into which the daemon writes
+    /// logged replies. Segments are logged, and go on to the child.
+    Delivering,
 }
 
 /// TCP options the two ends agreed on in the handshake.
@@ -121,10 +124,10 @@ pub struct Flow {
     raw: types::flow,
 }
 
-/// Where an adopted child begins in both streams.
+/// Where a child begins in both streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Birth {
-    /// First sequence number the child expects: the start of the instream.
+    /// First sequence number the child expects.
     pub seq: u32,
     /// First sequence number the child sends: the client's position in the outstream.
     pub ack: u32,
@@ -168,6 +171,7 @@ impl Flow {
             types::flow_state::FLOW_TRACKED => FlowState::Tracked,
             types::flow_state::FLOW_ADOPTING => FlowState::Adopting,
             types::flow_state::FLOW_OPEN => FlowState::Open,
+            types::flow_state::FLOW_DELIVERING => FlowState::Delivering,
             _ => FlowState::Simplex,
         }
     }
@@ -188,14 +192,18 @@ impl Flow {
         self.options().timestamps.then_some((self.raw.tsval, clock))
     }
 
-    /// First sequence number the adopted child sends.
+    /// First sequence number the child sends.
     pub fn birth_ack(&self) -> u32 {
         self.raw.birth_ack
     }
 
-    /// Has the adopted child reached the accept queue?
+    /// Has the child reached the accept queue? Not so any more once another one is asked for.
     pub fn is_born(&self) -> bool {
-        self.raw.flags & FLOW_BORN != 0
+        self.child() != types::child::CHILD_NONE
+    }
+
+    fn child(&self) -> types::child {
+        types::child(self.raw.child.into())
     }
 
     /// Outstream bytes the adopted server has yet to repeat.
@@ -216,33 +224,67 @@ impl Flow {
     /// Turns a tracked flow into one that is being adopted, with its instream logged up to
     /// `replay_end` (FIN included).
     pub fn adopt(&mut self, replay_end: u32) -> Birth {
-        let start = self.raw.irs.wrapping_add(1);
-        let first_out = self.raw.iss.wrapping_add(1);
-        let mut ack = self.raw.una;
+        let (ack, swallow) = self.delivered();
+        let birth = Birth { seq: self.raw.irs.wrapping_add(1), ack, swallow };
+        self.give_birth(types::flow_state::FLOW_ADOPTING, birth, replay_end)
+    }
+
+    /// The same, but the server begins to read at `seq` of the instream and to write at `position`
+    /// of the outstream, which the client has reached. The instream is logged up to `replay_end`.
+    ///
+    /// A flow that the daemon has delivered to may be adopted in this way as well. Its child must be
+    /// closed by then, so that nothing is acknowledged to the client any more, and afterwards the
+    /// log must have been drained, so that `replay_end` is behind all that was acknowledged.
+    ///
+    /// A `position` more than 4 GiB behind the client's cannot be told.
+    pub fn adopt_at(&mut self, seq: u32, position: u32, replay_end: u32) -> Birth {
+        let (ack, delivered) = self.delivered();
+        let swallow = ack.wrapping_sub(position).into();
+        assert!(swallow <= delivered, "the client has reached the position");
+        let birth = Birth { seq, ack, swallow };
+        self.give_birth(types::flow_state::FLOW_ADOPTING, birth, replay_end)
+    }
+
+    /// Turns a tracked flow into one that is delivered: the daemon's child begins behind all that is
+    /// logged of the instream, which ends at `seq` (FIN included), and at the client's position.
+    pub fn deliver(&mut self, seq: u32) -> Birth {
+        let (ack, _) = self.delivered();
+        let birth = Birth { seq, ack, swallow: 0 };
+        self.give_birth(types::flow_state::FLOW_DELIVERING, birth, seq)
+    }
+
+    /// The outstream's first byte that the client lacks, as a sequence number and as a distance from
+    /// the first one.
+    fn delivered(&self) -> (u32, u64) {
+        let first = self.raw.iss.wrapping_add(1);
+        let una = self.raw.una;
         // The data path may have moved one of the two and not yet the other when they were read.
-        let behind = ack.wrapping_sub(first_out).wrapping_sub(self.raw.acked as u32) as i32;
-        let mut swallow = self
+        let behind = una.wrapping_sub(first).wrapping_sub(self.raw.acked as u32) as i32;
+        let delivered = self
             .raw
             .acked
             .checked_add_signed(behind.into())
             .expect("bytes counted and sequence numbers seen are one position");
-        // The client has acknowledged the server's FIN. The adopted server will send its own,
-        // so the child is born in front of it.
+        // The client has acknowledged the server's FIN. The child will send its own, so it is born
+        // in front of it.
         let fin = self.raw.flags & FLOW_SERVER_FIN != 0;
-        if fin && ack == self.raw.server_fin.wrapping_add(1) {
-            ack = self.raw.server_fin;
-            swallow -= 1;
+        match fin && una == self.raw.server_fin.wrapping_add(1) {
+            true => (self.raw.server_fin, delivered - 1),
+            false => (una, delivered),
         }
-        self.raw.state = types::flow_state::FLOW_ADOPTING.0 as u8;
-        self.raw.birth_seq = start;
-        self.raw.birth_ack = ack;
-        self.raw.child_ack = start;
-        self.raw.child_edge = start;
-        self.raw.snd_max = ack;
-        self.raw.child_nxt = ack;
+    }
+
+    fn give_birth(&mut self, state: types::flow_state, birth: Birth, replay_end: u32) -> Birth {
+        self.raw.state = state.0 as u8;
+        self.raw.birth_seq = birth.seq;
+        self.raw.birth_ack = birth.ack;
+        self.raw.child_ack = birth.seq;
+        self.raw.child_edge = birth.seq;
+        self.raw.snd_max = birth.ack;
+        self.raw.child_nxt = birth.ack;
         self.raw.replay_end = replay_end;
-        self.raw.swallow = swallow;
-        Birth { seq: start, ack, swallow }
+        self.raw.swallow = birth.swallow;
+        birth
     }
 
     /// Outstream bytes the client has acknowledged.
@@ -272,8 +314,6 @@ const OPT_TSTAMP: u8 = 0x04;
 const OPT_ECN: u8 = 0x08;
 const FLOW_SERVER_FIN: u8 = 0x01;
 const FLOW_CLIENT_FIN: u8 = 0x02;
-const FLOW_BORN: u8 = 0x04;
-const FLOW_HELD: u8 = 0x20;
 
 /// The kernel's table of flows. All failures of single entries mean that the entry is gone, which
 /// the data path may do at any time; they are told by the return value.
@@ -284,6 +324,8 @@ pub struct FlowTable {
     embryos: MapHandle,
     /// The program `change_flow`.
     change: OwnedFd,
+    /// The iterator `list_gates`, if there are held services.
+    gates: Option<Link>,
     switchboard: Switchboard,
 }
 
@@ -338,9 +380,10 @@ impl FlowTable {
     pub(crate) fn new(
         [flows, watched, strays, embryos]: [MapHandle; 4],
         change: OwnedFd,
+        gates: Option<Link>,
         switchboard: Switchboard,
     ) -> Self {
-        Self { flows, watched, strays, embryos, change, switchboard }
+        Self { flows, watched, strays, embryos, change, gates, switchboard }
     }
 
     /// Unprotected connections that passed through this node lately.
@@ -379,10 +422,30 @@ impl FlowTable {
         Some(Flow { raw: from_bytes(&value)? })
     }
 
-    /// Lets a flow be adopted as [`Flow::adopt`] has prepared it. False: this connection is over.
+    /// Lets a flow be adopted as [`Flow::adopt`] or [`Flow::adopt_at`] has prepared it; a child that
+    /// it has had is forgotten. False: this connection is over.
     pub fn begin_adoption(&self, key: &FlowKey, flow: &Flow) -> bool {
         assert_eq!(flow.state(), FlowState::Adopting);
         self.change(key, flow)
+    }
+
+    /// Lets the daemon deliver to a flow as [`Flow::deliver`] has prepared it. False: this connection
+    /// is over.
+    pub fn begin_delivery(&self, key: &FlowKey, flow: &Flow) -> bool {
+        assert_eq!(flow.state(), FlowState::Delivering);
+        self.change(key, flow)
+    }
+
+    /// The daemon's child is going to end the connection in the ordinary way: from here on its FIN
+    /// or RST is followed, and the flow forgotten with it. False: this connection is over, or is not
+    /// being delivered.
+    pub fn deliver_to_end(&self, key: &FlowKey) -> bool {
+        let Some(mut flow) = self.get(key) else { return false };
+        if flow.state() != FlowState::Delivering {
+            return false;
+        }
+        flow.raw.state = types::flow_state::FLOW_OPEN.0 as u8;
+        self.change(key, &flow)
     }
 
     pub fn remove(&self, key: &FlowKey) -> bool {
@@ -419,8 +482,26 @@ impl FlowTable {
     /// go straight to TCP again. One that has a gate stays.
     pub fn stop_swallowing(&self, key: &FlowKey) -> bool {
         let raw = key.to_raw();
-        let held = self.get(key).is_some_and(|flow| flow.raw.flags & FLOW_HELD != 0);
+        let held = self.get(key).is_some_and(|flow| flow.child() == types::child::CHILD_HELD);
         !held && self.watched.delete(bytes_of(&raw)).is_ok()
+    }
+
+    /// The flows of all sockets that have a gate, open or not, also of such as their server has
+    /// closed with output held. One pass over the TCP sockets of the calling thread's network
+    /// namespace.
+    ///
+    /// Whoever has told the data path that there is no backup goes on to open each of them by an
+    /// order. The gates hold nothing any more, but TCP would try again only when its probe timer
+    /// fires.
+    pub fn gated(&self) -> Vec<FlowKey> {
+        let Some(gates) = &self.gates else { return Vec::new() };
+        let mut keys = Vec::new();
+        let pass = Iter::new(gates).map_err(io::Error::other);
+        if let Err(error) = pass.and_then(|mut pass| pass.read_to_end(&mut keys)) {
+            tracing::warn!(%error, "cannot list all gates: what they held leaves somewhat later");
+        }
+        let keys = keys.chunks_exact(size_of::<types::flow_key>()).filter_map(from_bytes);
+        keys.map(|key| FlowKey::from_raw(&key)).collect()
     }
 
     /// A snapshot of every flow. Entries that come or go meanwhile may be missed.

@@ -34,7 +34,7 @@ mod skel {
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -89,9 +89,12 @@ pub struct GateSettings {
     /// Output of one flow, in bytes, that may wait to be released; past it the server's writes
     /// block, or are refused with EAGAIN if it asked not to block. One write may go over it.
     pub hold_bytes: u32,
-    /// Send buffer of each held socket in bytes, as for SO_SNDBUF; it must take `hold_bytes` and
-    /// what is in flight besides. `None` leaves it to the kernel, which may block the server
-    /// sooner.
+    /// Send buffer of each held socket in bytes, as for SO_SNDBUF: [`wmem_max_needed`] at least, and
+    /// what is to be in flight besides. The kernel cuts it to `net.core.wmem_max` without a word.
+    /// `None` leaves it to the kernel, which enlarges it by what the client acknowledges and not by
+    /// what is held: the server may block sooner.
+    ///
+    /// [`wmem_max_needed`]: GateSettings::wmem_max_needed
     pub send_buffer: Option<u32>,
     /// Size of the output ring in bytes: a power of two and a multiple of the page size. An eighth
     /// of it is kept for events.
@@ -101,6 +104,20 @@ pub struct GateSettings {
 impl Default for GateSettings {
     fn default() -> Self {
         Self { hold_bytes: 1 << 20, send_buffer: Some(4 << 20), ring_bytes: 64 << 20 }
+    }
+}
+
+impl GateSettings {
+    /// The least `net.core.wmem_max`, in bytes, with which a socket takes `hold_bytes`; below it a
+    /// server blocks before a reply is whole, which then never leaves. With Debian's 212,992 that
+    /// are 170,393 bytes.
+    ///
+    /// The kernel doubles the value of SO_SNDBUF and counts its own bookkeeping against it, some
+    /// 1.6 KiB for each segment, whose length is half the client's widest window at most. From a
+    /// common client (64 KiB) a socket takes 1.95 times the value; from one with the smallest
+    /// receive buffer that Linux has (2,304 bytes), 0.82 times.
+    pub fn wmem_max_needed(&self) -> u32 {
+        self.hold_bytes.saturating_add(self.hold_bytes.div_ceil(4))
     }
 }
 
@@ -188,6 +205,7 @@ impl Datapath {
         open.progs.ring.set_autoload(ringing);
         open.progs.server_read.set_autoload(ringing && holding);
         open.progs.gate_out.set_autoload(holding);
+        open.progs.list_gates.set_autoload(holding);
         let mut skel = open.load().map_err(Error::Load)?;
 
         let page = skel.maps.data_ctl_data.as_deref_mut().expect("the object has its page");
@@ -232,12 +250,7 @@ impl Datapath {
         if !self.skel.progs.ring.autoload() {
             return Ok(None);
         }
-        let link = self.skel.progs.ring.attach().map_err(|source| Error::Attach {
-            program: "ring",
-            place: "the list of TCP sockets".into(),
-            source,
-        })?;
-        Ok(Some(Ringer::new(link)))
+        Ok(Some(Ringer::new(attach::to_socket_list("ring", &self.skel.progs.ring)?)))
     }
 
     /// Attaches the adoption program to the TUN device that forged segments are written to.
@@ -262,7 +275,23 @@ impl Datapath {
         ];
         let change = self.skel.progs.change_flow.as_fd().try_clone_to_owned();
         let change = change.map_err(|source| Error::Program { program: "change_flow", source })?;
-        Ok(FlowTable::new(maps, change, self.switchboard))
+        let gates = match self.holding {
+            true => Some(attach::to_socket_list("list_gates", &self.skel.progs.list_gates)?),
+            false => None,
+        };
+        Ok(FlowTable::new(maps, change, gates, self.switchboard))
+    }
+
+    /// The listener whose children deliver logged replies: flows in
+    /// [`Delivering`](FlowState::Delivering) are born as children of it. It must listen already and
+    /// stay open; where it is bound does not matter. A child of it has the flow's addresses and
+    /// ports. One of `AF_INET6` that is not `IPV6_V6ONLY` takes clients of both families.
+    pub fn set_deliverer(&self, listener: BorrowedFd<'_>) -> Result<(), Error> {
+        let socket = listener.as_raw_fd() as u64;
+        let deliverer = &self.skel.maps.deliverer;
+        deliverer
+            .update(&0u32.to_ne_bytes(), &socket.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error::Map { map: "deliverer", source })
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {
@@ -326,8 +355,6 @@ fn fill_services(skel: &DatapathSkel<'_>, services: &[Service]) -> Result<(), Er
 
 /// Identity of the calling thread's network namespace, as `bpf_get_netns_cookie()` sees it.
 fn netns_cookie() -> std::io::Result<u64> {
-    use std::os::fd::AsRawFd;
-
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
         .or_else(|_| std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;

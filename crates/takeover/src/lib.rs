@@ -203,7 +203,7 @@ impl Engine {
                     self.reset(&key, flow.una(), ResetReason::Simplex);
                 }
                 // Adopted earlier and still this node's.
-                FlowState::Adopting | FlowState::Open => {}
+                FlowState::Adopting | FlowState::Open | FlowState::Delivering => {}
             }
         }
         self.greet();

@@ -3,8 +3,9 @@
  * Adoption: the daemon writes a forged segment into its TUN device; for a flow in FLOW_ADOPTING the
  * kernel makes an ESTABLISHED child of the listener from it, with the client's real sequence
  * numbers and options. Receive and send side are independent: the child is born at the start of
- * the instream and at the client's position in the outstream. The device also takes the daemon's
- * orders to gates.
+ * the instream and at the client's position in the outstream. For a flow in FLOW_DELIVERING it is a
+ * child of the daemon's own listener instead: whose child it is need not be told from the addresses
+ * and ports, which are the flow's. The device also takes the daemon's orders to gates.
  */
 #pragma once
 
@@ -47,6 +48,27 @@ static __always_inline int order_from_here(struct __sk_buff *skb, struct packet 
 	}
 }
 
+/* The socket that is to have the flow's child, to be released: the server's listener, or the
+ * daemon's in its place. NULL: no server listens, or the flow has a socket. */
+static __always_inline struct bpf_sock *parent_of(struct __sk_buff *skb, const struct packet *p,
+						  const struct flow *flow)
+{
+	struct bpf_sock *found = local_socket(skb, p);
+	__u32 only = 0;
+
+	if (!found)
+		return NULL;
+	if (found->state != BPF_TCP_LISTEN) {
+		bpf_sk_release(found);
+		return NULL;
+	}
+	if (is_delivering(flow)) {
+		bpf_sk_release(found);
+		return bpf_map_lookup_elem(&deliverer, &only);
+	}
+	return found;
+}
+
 SEC("tc")
 int adopt_in(struct __sk_buff *skb)
 {
@@ -68,20 +90,17 @@ int adopt_in(struct __sk_buff *skb)
 	/* A connection that the dead primary has not answered begins here like any other. */
 	if (!flow && (p.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 		return TC_ACT_OK;
-	if (!flow || (flow->state != FLOW_ADOPTING && flow->state != FLOW_OPEN))
+	if (!flow || (flow->state != FLOW_ADOPTING && flow->state != FLOW_OPEN &&
+		      !is_delivering(flow)))
 		return drop(COUNT_ADOPT_STRAY);
-	if (flow->flags & FLOW_BORN)
+	if (flow->child)
 		return TC_ACT_OK;
 	if (p.seq != flow->birth_seq || p.ack != flow->birth_ack)
 		return drop(COUNT_ADOPT_STRAY);
 
-	found = local_socket(skb, &p);
+	found = parent_of(skb, &p, flow);
 	if (!found)
 		return drop(COUNT_ADOPT_OCCUPIED);
-	if (found->state != BPF_TCP_LISTEN) {
-		bpf_sk_release(found);
-		return drop(COUNT_ADOPT_OCCUPIED);
-	}
 	listener = (struct sock *)bpf_skc_to_tcp_sock(found);
 	if (!listener) {
 		bpf_sk_release(found);

@@ -7,8 +7,6 @@
  */
 #pragma once
 
-#define barrier() asm volatile("" ::: "memory")
-
 /* 1: done. 0: there is no such flow any more. */
 SEC("syscall")
 int change_flow(struct flow_change *change)
@@ -18,7 +16,7 @@ int change_flow(struct flow_change *change)
 
 	if (!flow || flow->irs != change->flow.irs)
 		return 0;
-	if (change->flow.state == FLOW_ADOPTING) {
+	if (change->flow.state == FLOW_ADOPTING || change->flow.state == FLOW_DELIVERING) {
 		flow->birth_seq = change->flow.birth_seq;
 		flow->birth_ack = change->flow.birth_ack;
 		flow->child_ack = change->flow.child_ack;
@@ -27,6 +25,9 @@ int change_flow(struct flow_change *change)
 		flow->child_nxt = change->flow.child_nxt;
 		flow->replay_end = change->flow.replay_end;
 		flow->swallow = change->flow.swallow;
+		/* One that has delivered is closed already: without a child segments are kept from the
+		 * stack in either state. */
+		flow->child = CHILD_NONE;
 		barrier();
 	}
 	flow->state = change->flow.state;

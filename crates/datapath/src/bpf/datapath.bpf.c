@@ -5,7 +5,8 @@
  *   service_in   tc ingress, service link   clients' segments: log and relay, hold, or serve
  *   cluster_in   tc ingress, cluster link   relayed segments; the primary's control segments
  *   node_out     tc egress, both links      fence, bounce of control segments, silence of children
- *   adopt_in     tc ingress, adoption TUN   forged ACKs become children of the listener; orders
+ *   adopt_in     tc ingress, adoption TUN   forged ACKs become children of the listener, or of the
+ *                                           daemon's; orders
  *   sock_events  sockops                    a connection begins: gate, swallowing, or open; its end
  *   server_write sk_msg                     output the client already has ends here; held output
  *                                           is captured
@@ -13,6 +14,8 @@
  *   gate_out     cgroup_skb egress          TCP may send what is released, and keeps the rest
  *   server_close cgroup sock_release        a server that dies by a signal fences its node (C4)
  *   change_flow  syscall                    the daemon moves a flow to another state
+ *   ring         iter tcp                   servers that were told of no bytes look again
+ *   list_gates   iter tcp                   the daemon asks whose output may be held
  */
 #include <stdbool.h>
 #include <stddef.h>

@@ -23,8 +23,10 @@ static __always_inline int child_out(const struct packet *p, const struct flow_k
 	__u32 edge = p->ack + ((__u32)p->window << flow->rcv_wscale);
 
 	if (p->flags & TCP_RST) {
-		/* The server refused the replayed connection. */
-		log_event(key, RECORD_DIVERGED, p->seq, 0, flow->service, true);
+		/* The server refused the replayed connection. Before there is a child it is the stack,
+		 * which had no socket for a segment that has passed just before. */
+		if (flow->child)
+			log_event(key, RECORD_DIVERGED, p->seq, 0, flow->service, true);
 		return take(COUNT_CHILD_SILENCED);
 	}
 	if ((__s32)(p->ack - flow->replay_end) >= 0) {
@@ -60,6 +62,7 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 	struct flow_key key;
 	struct role_entry role;
 	struct flow *flow;
+	bool delivering;
 	__u32 end;
 
 	key_outbound(p, &key);
@@ -79,7 +82,12 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 			return take(COUNT_CHILD_SILENCED);
 		if (flow->state == FLOW_ADOPTING && child_out(p, &key, flow) != TC_ACT_OK)
 			return TC_ACT_STOLEN;
-		if (flow->state == FLOW_OPEN) {
+		/* The daemon's child may be closed already: what the stack says then is not meant for
+		 * the client. */
+		delivering = is_delivering(flow);
+		if (delivering && p->flags & TCP_RST)
+			return take(COUNT_CHILD_SILENCED);
+		if (delivering || flow->state == FLOW_OPEN) {
 			end = p->seq + p->payload_length + (p->flags & TCP_FIN ? 1 : 0);
 			if (diverges(p, flow, end)) {
 				if (!(flow->flags & FLOW_DIVERGED))

@@ -9,6 +9,9 @@
 
 #define seq_after(a, b) ((__s32)((a) - (b)) > 0)
 
+/* Of several fields of an entry, the one that others go by is written last. */
+#define barrier() asm volatile("" ::: "memory")
+
 /* The widest window there can be (RFC 7323 §2.3) bounds how far an honest segment may stray. */
 #define MAX_WINDOW (1u << 30)
 
@@ -25,6 +28,12 @@ static __always_inline __u32 now_ms(void)
 static __always_inline __u32 now_s(void)
 {
 	return now_ns() / 1000000000;
+}
+
+/* The daemon writes logged replies into a child of its own: only held services have such. */
+static __always_inline bool is_delivering(const struct flow *flow)
+{
+	return holding && flow->state == FLOW_DELIVERING;
 }
 
 static __always_inline __u32 bucket_of(const struct flow_key *key)

@@ -36,16 +36,31 @@ static __always_inline void report(const struct flow_key *key, enum output_kind 
 }
 
 /* Is a connection that begins now to be held? While it has no backup it is simplex, and its output
- * leaves as it comes; but an adopted one has a history that the daemon must compare with. */
-static __always_inline bool is_held(const struct flow_key *key, bool adopted)
+ * leaves as it comes: also that of an adopted one, whose replies the last backup is gone with. */
+static __always_inline bool is_held(const struct flow_key *key)
 {
 	struct role_entry role = role_of(key);
 	struct service *service;
 
-	if (role.role != ROLE_PRIMARY || (!role.duplex && !adopted))
+	if (role.role != ROLE_PRIMARY || !role.duplex)
 		return false;
 	service = service_of(key->server, key->server_port);
 	return service && service->held;
+}
+
+/* Does this gate hold nothing any more? By an order; or since a segment or a write met it while its
+ * flow had no backup. That is for good: the next backup has not seen what left meanwhile. */
+static __always_inline bool is_open(struct gate *gate)
+{
+	struct role_entry role;
+
+	if (gate->open)
+		return true;
+	role = role_of(&gate->key);
+	if (role.role != ROLE_PRIMARY || role.duplex)
+		return false;
+	gate->open = 1;
+	return true;
 }
 
 /* Gives a connection its gate and its place in the socket map. The handshake is over and nobody has
@@ -161,7 +176,7 @@ static __always_inline void capture(struct sk_msg_md *msg, struct gate *gate)
 	__u32 length = (__u64)msg->data_end - (__u64)data;
 
 	tcp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
-	if (!tcp || gate->open || gate->lost || !msg->size)
+	if (!tcp || is_open(gate) || gate->lost || !msg->size)
 		return;
 	output.seq = tcp->write_seq;
 	if (output.seq != gate->captured) {
@@ -262,7 +277,7 @@ static __always_inline struct gate *closed_gate_of(struct __sk_buff *skb)
 
 	sk = sk ? bpf_sk_fullsock(sk) : NULL;
 	gate = sk ? bpf_sk_storage_get(&gates, sk, NULL, 0) : NULL;
-	return gate && !gate->open ? gate : NULL;
+	return gate && !is_open(gate) ? gate : NULL;
 }
 
 static __always_inline bool is_kept(struct __sk_buff *skb, const struct packet *p)

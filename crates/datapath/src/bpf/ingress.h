@@ -134,6 +134,23 @@ static __always_inline __u32 sent_by_child(struct __sk_buff *skb, const struct p
 	return sent;
 }
 
+/* Not inlined: what it needs of the stack is wanted elsewhere. */
+static __noinline int tell_less(struct __sk_buff *skb, const struct packet *p, struct flow *flow)
+{
+	__be32 seen = bpf_htonl(p->ack), told;
+	__u32 sent = sent_by_child(skb, p, flow);
+
+	if (!seq_after(p->ack, sent))
+		return 0;
+	told = bpf_htonl(sent);
+	if (bpf_l4_csum_replace(skb, p->l4_offset + offsetof(struct tcp_header, checksum), seen, told,
+				4))
+		return 0;
+	bpf_skb_store_bytes(skb, p->l4_offset + offsetof(struct tcp_header, ack), &told, 4, 0);
+	count(COUNT_ACK_CLAMPED);
+	return 0;
+}
+
 /* An adopted child has yet to send what the client already acknowledges (the dead primary's last
  * segments were still on their way). Its TCP would discard such an acknowledgement and both sides
  * would wait for ever, so it is told the part it can understand. What the child has sent stays
@@ -141,20 +158,8 @@ static __always_inline __u32 sent_by_child(struct __sk_buff *skb, const struct p
 static __always_inline void clamp_ack(struct __sk_buff *skb, const struct packet *p,
 				      struct flow *flow)
 {
-	__be32 seen = bpf_htonl(p->ack), told;
-	__u32 sent;
-
-	if (!(p->flags & TCP_ACK) || !seq_after(p->ack, flow->child_nxt))
-		return;
-	sent = sent_by_child(skb, p, flow);
-	if (!seq_after(p->ack, sent))
-		return;
-	told = bpf_htonl(sent);
-	if (bpf_l4_csum_replace(skb, p->l4_offset + offsetof(struct tcp_header, checksum), seen, told,
-				4))
-		return;
-	bpf_skb_store_bytes(skb, p->l4_offset + offsetof(struct tcp_header, ack), &told, 4, 0);
-	count(COUNT_ACK_CLAMPED);
+	if (p->flags & TCP_ACK && seq_after(p->ack, flow->child_nxt))
+		tell_less(skb, p, flow);
 }
 
 /* Has the child nothing left to repeat of what the client has? Until then the flow must be known:
@@ -183,6 +188,31 @@ static __always_inline void lengthen_replay(struct flow *flow, const struct pack
 		flow->replay_end = end;
 }
 
+/* Primary, the flow is being taken over: what the client says is logged. */
+static __always_inline int log_client(struct __sk_buff *skb, const struct packet *p,
+				      const struct flow_key *key, struct flow *flow)
+{
+	if (!checksum_good(skb, p))
+		return drop(COUNT_DROP_CHECKSUM);
+	if (p->flags & TCP_SYN)
+		return drop(COUNT_HELD);
+	if (p->payload_length || p->flags & TCP_FIN) {
+		if (!log_segment(skb, p, key, flow, true))
+			return drop(COUNT_DROP_RING_FULL);
+		lengthen_replay(flow, p);
+	} else if (p->flags & TCP_RST) {
+		if (!log_event(key, RECORD_RESET, p->seq, 0, flow->service, true))
+			return drop(COUNT_DROP_RING_FULL);
+	}
+	if (!(p->flags & TCP_RST))
+		follow_client(skb, p, flow, now_ns());
+	if (p->flags & TCP_FIN) {
+		flow->flags |= FLOW_CLIENT_FIN;
+		flow->client_fin = p->seq + p->payload_length;
+	}
+	return TC_ACT_OK;
+}
+
 /* Primary: to the local stack, unless the flow is being taken over. */
 static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 				 const struct flow_key *key, __u32 service,
@@ -190,6 +220,7 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 {
 	struct flow *flow;
 	bool refused;
+	int verdict;
 
 	flow = ctl.knows_flows ? bpf_map_lookup_elem(&flows, key) : NULL;
 	if (!flow && ctl.knows_flows && !(p->flags & TCP_SYN)) {
@@ -204,46 +235,32 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 	}
 	if (!plausible(flow, p) && !(p->flags & TCP_SYN))
 		return drop(COUNT_DROP_WILD);
-	switch (flow->state) {
-	case FLOW_TRACKED:
-	case FLOW_ADOPTING:
-		if (!checksum_good(skb, p))
-			return drop(COUNT_DROP_CHECKSUM);
-		if (p->flags & TCP_SYN)
+	if (flow->state == FLOW_TRACKED || flow->state == FLOW_ADOPTING || is_delivering(flow)) {
+		verdict = log_client(skb, p, key, flow);
+		if (verdict != TC_ACT_OK)
+			return verdict;
+		/* A child of the daemon's hears its client; a server's, only what is replayed. */
+		if (!is_delivering(flow) || !flow->child)
 			return drop(COUNT_HELD);
-		if (p->payload_length || p->flags & TCP_FIN) {
-			if (!log_segment(skb, p, key, flow, true))
-				return drop(COUNT_DROP_RING_FULL);
-			lengthen_replay(flow, p);
-		} else if (p->flags & TCP_RST) {
-			if (!log_event(key, RECORD_RESET, p->seq, 0, flow->service, true))
-				return drop(COUNT_DROP_RING_FULL);
-		}
-		if (!(p->flags & TCP_RST))
-			follow_client(skb, p, flow, now_ns());
-		return drop(COUNT_HELD);
-	case FLOW_OPEN:
+	} else {
 		if (role.duplex && !relayed)
 			return send_to_peer(skb, COUNT_REDIRECTED);
-		if (p->flags & TCP_SYN)
+		if (flow->state != FLOW_OPEN || p->flags & TCP_SYN)
 			return TC_ACT_OK;
 		if (!(p->flags & TCP_RST))
 			follow_client(skb, p, flow, now_ns());
 		if (p->flags & TCP_FIN)
 			flow->flags |= FLOW_CLIENT_FIN;
-		clamp_ack(skb, p, flow);
-		/* The dead primary's last segments may end the stream for the client before the child
-		 * has come as far. */
-		if ((is_over(flow) && has_caught_up(flow)) || resets_child(flow, p)) {
-			log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
-			bpf_map_delete_elem(&flows, key);
-		}
-		return TC_ACT_OK;
-	default:
-		if (role.duplex && !relayed)
-			return send_to_peer(skb, COUNT_REDIRECTED);
-		return TC_ACT_OK;
 	}
+	clamp_ack(skb, p, flow);
+	/* The dead primary's last segments may end the stream for the client before the child has come
+	 * as far. Nor is it over while the daemon has something to deliver. */
+	if (flow->state == FLOW_OPEN &&
+	    ((is_over(flow) && has_caught_up(flow)) || resets_child(flow, p))) {
+		log_event(key, RECORD_CLOSED, 0, 0, flow->service, false);
+		bpf_map_delete_elem(&flows, key);
+	}
+	return TC_ACT_OK;
 }
 
 static __always_inline int to_service(struct __sk_buff *skb, struct packet *p,

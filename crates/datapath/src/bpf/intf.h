@@ -81,6 +81,17 @@ enum flow_state {
 	FLOW_SIMPLEX = 1,  /* not protected: passes unlogged */
 	FLOW_ADOPTING = 2, /* a child of the listener exists or is about to: segments are logged only */
 	FLOW_OPEN = 3,	   /* adopted: the client talks to the local socket */
+	/* A child of the daemon's own listener exists or is about to: what the client lacks of logged
+	 * replies is written into it. Segments are logged, and go on to the child once it is born. */
+	FLOW_DELIVERING = 4,
+};
+
+/* The child of a flow that is adopted or delivered. A byte of its own in `struct flow`, so that
+ * whoever changes it cannot undo what another processor does to the flags. */
+enum child {
+	CHILD_NONE = 0, /* not born yet, or forgotten: the flow gets another one */
+	CHILD_BORN = 1, /* its listener has accepted it */
+	CHILD_HELD = 2, /* and it has a gate, and needs its place in the socket map */
 };
 
 #define OPT_WSCALE 0x01
@@ -90,10 +101,8 @@ enum flow_state {
 
 #define FLOW_SERVER_FIN 0x01 /* the server's FIN passed; server_fin is its sequence number */
 #define FLOW_CLIENT_FIN 0x02 /* the client's FIN was logged; client_fin is its sequence number */
-#define FLOW_BORN 0x04	     /* the listener has accepted the adopted child */
-#define FLOW_DIVERGED 0x08   /* the server ended the stream before the client's position */
-#define FLOW_RENEWED 0x10    /* a SYN with the flow's addresses passed: see the table of handshakes */
-#define FLOW_HELD 0x20	     /* the adopted child has a gate, and needs its place in the socket map */
+#define FLOW_DIVERGED 0x04   /* the server ended the stream before the client's position */
+#define FLOW_RENEWED 0x08    /* a SYN with the flow's addresses passed: see the table of handshakes */
 
 struct flow {
 	/* Outstream bytes the client has acknowledged, FIN included: una - (iss + 1), unwrapped. */
@@ -111,8 +120,8 @@ struct flow {
 	__u32 client_fin;
 	__u32 server_fin;
 	__u32 epoch;	  /* the epoch in which the flow became duplex */
-	__u32 birth_seq;  /* adopting: first sequence number the child expects */
-	__u32 birth_ack;  /* adopting: first sequence number the child sends */
+	__u32 birth_seq;  /* adopting, delivering: first sequence number the child expects */
+	__u32 birth_ack;  /* adopting, delivering: first sequence number the child sends */
 	__u32 replay_end; /* adopting: the child's acknowledgement that opens the flow */
 	__u32 child_ack;  /* adopting: the child's latest acknowledgement */
 	__u32 child_edge; /* adopting: right edge of the child's window */
@@ -126,7 +135,7 @@ struct flow {
 	__u8 options;
 	__u8 state;
 	__u8 flags;
-	__u8 pad[1];
+	__u8 child; /* enum child */
 };
 
 /* Asks for a flow's state, and for what belongs to it while it is adopted, to be as in `flow`. */
@@ -245,7 +254,8 @@ enum counter {
 	COUNT_BOUNCED_IN,	/* the peer's control segments passed on to clients */
 	COUNT_REDIRECTED,	/* client segments that missed the backup and were sent there */
 	COUNT_HELD,		/* segments logged only, while their flow is taken over */
-	COUNT_CHILD_SILENCED,	/* segments of a child that is not open yet */
+	COUNT_CHILD_SILENCED,	/* segments of a child that is not open yet; resets while the daemon
+				 * delivers */
 	COUNT_ACK_CLAMPED,	/* acknowledgements beyond what an adopted child has sent */
 	COUNT_SWALLOWED_BYTES,	/* repeated output the client already had */
 	COUNT_ICMP_RELAYED,	/* ICMP errors that followed their flow */
@@ -290,6 +300,7 @@ struct generated {
 	struct flow_change flow_change;
 	enum role role;
 	enum flow_state state;
+	enum child child;
 	enum record_kind kind;
 	enum counter counter;
 	struct output output;

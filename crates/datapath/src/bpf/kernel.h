@@ -53,7 +53,14 @@ struct tcp_sock {
 	struct tcp_options_received rx_opt;
 } CORE;
 
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} CORE;
+
 struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;
 } CORE;
 

@@ -81,6 +81,15 @@ struct {
 	__type(value, __u64);
 } watched SEC(".maps");
 
+/* 0 -> the daemon's own listener, whose children deliver logged replies. Written once by the daemon,
+ * read by adopt_in. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} deliverer SEC(".maps");
+
 /* Gates, kept with their sockets. Made by sock_events at birth, changed by orders. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -106,8 +106,8 @@ static __always_inline int carry_out(struct __sk_buff *skb, struct packet *p,
 	bpf_sk_release(sk);
 	if (opened) {
 		flow = bpf_map_lookup_elem(&flows, key);
-		if (flow)
-			flow->flags &= ~FLOW_HELD;
+		if (flow && flow->child == CHILD_HELD)
+			flow->child = CHILD_BORN;
 		/* From here on its writes take the ordinary way. */
 		if (!flow || !flow->swallow)
 			bpf_map_delete_elem(&watched, key);

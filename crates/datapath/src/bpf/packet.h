@@ -104,6 +104,9 @@ static __always_inline bool read_header(struct __sk_buff *skb, __u32 offset, voi
 		__builtin_memcpy(to, data + at, size);
 		return true;
 	}
+	/* Without this store some programs trip over the kernel's verifier (docs/kernel-facts.md, "A
+	 * precise number in a place that a helper has filled"). */
+	__builtin_memset(to, 0, size);
 	return !bpf_skb_load_bytes(skb, offset, to, size);
 }
 

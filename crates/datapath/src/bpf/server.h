@@ -60,22 +60,27 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 {
 	struct flow_key key = {};
 	struct flow *flow;
-	bool held;
+	bool delivers, held;
 
 	if (bpf_get_netns_cookie(ops) != netns_cookie || !key_of_context(ops, &key))
 		return;
 	flow = bpf_map_lookup_elem(&flows, &key);
-	if (flow && (flow->state != FLOW_ADOPTING || flow->flags & FLOW_BORN))
+	delivers = flow && is_delivering(flow);
+	if (flow && ((flow->state != FLOW_ADOPTING && !delivers) || flow->child))
 		flow = NULL;
-	held = holding && is_held(&key, flow) && hold(ops, &key, flow && flow->swallow);
+	/* What the daemon delivers is logged already. */
+	held = holding && !delivers && is_held(&key) && hold(ops, &key, flow && flow->swallow);
 	if (!flow)
 		return;
-	flow->flags |= FLOW_BORN | (held ? FLOW_HELD : 0);
 	flow->snd_max = flow->child_nxt = flow->birth_ack;
-	if (flow->swallow && !held)
-		bpf_sock_hash_update(ops, &watched, &key, BPF_ANY);
-	if (flow->replay_end == flow->birth_seq)
-		flow->state = FLOW_OPEN;
+	barrier();
+	flow->child = held ? CHILD_HELD : CHILD_BORN;
+	if (!delivers) {
+		if (flow->swallow && !held)
+			bpf_sock_hash_update(ops, &watched, &key, BPF_ANY);
+		if (flow->replay_end == flow->birth_seq)
+			flow->state = FLOW_OPEN;
+	}
 	/* Not urgent: whoever forged the segment looks for the child when the write returns. */
 	log_event(&key, RECORD_BORN, 0, 0, flow->service, false);
 }
@@ -159,11 +164,30 @@ int ring(struct bpf_iter__tcp *ctx)
 	} else {
 		key_of_socket(common, &key);
 		flow = bpf_map_lookup_elem(&flows, &key);
-		if (!flow || !(flow->flags & FLOW_BORN))
+		if (!flow || !flow->child)
 			return 0;
 	}
 	low_water = tcp->inet_conn.icsk_inet.sk.sk_rcvlowat;
 	bpf_setsockopt(tcp, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof(low_water));
+	return 0;
+}
+
+/*
+ * The flows of all sockets that have a gate, for who opens them all. The socket map does not tell: it
+ * forgets a socket that its server has closed, whatever that still holds.
+ */
+SEC("iter/tcp")
+int list_gates(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *common = ctx->sk_common;
+	struct gate *gate = NULL;
+	struct tcp_sock *tcp;
+
+	tcp = common ? bpf_skc_to_tcp_sock(common) : NULL;
+	if (tcp)
+		gate = bpf_sk_storage_get(&gates, tcp, NULL, 0);
+	if (gate)
+		bpf_seq_write(ctx->meta->seq, &gate->key, sizeof(gate->key));
 	return 0;
 }
 
@@ -179,7 +203,7 @@ int server_read(__u64 *context)
 	struct gate *gate = bpf_sk_storage_get(&gates, sk, NULL, 0);
 	struct tcp_sock *tcp;
 
-	if (!gate || gate->open || gate->unread)
+	if (!gate || is_open(gate) || gate->unread)
 		return 0;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp || tcp->copied_seq == tcp->rcv_nxt)

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapath::{
-    Counter, Counters, Datapath, FlowKey, GateSettings, Output, Role, Service, Settings,
+    Counter, Counters, Datapath, FlowKey, FlowTable, GateSettings, Output, Role, Service, Settings,
     Switchboard,
 };
 use gate::Orders;
@@ -274,6 +274,11 @@ impl Bench {
         node.switchboard.set_role(1, Role::Backup);
         enter_network_of(primary);
         node
+    }
+
+    /// The tables of the node.
+    pub fn table(&self) -> FlowTable {
+        self.node.as_ref().expect("the daemon lives").datapath.flow_table().expect("a table")
     }
 
     /// The server crashes, and its node goes on: nobody else could carry the flows.

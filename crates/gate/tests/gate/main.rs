@@ -144,6 +144,28 @@ fn a_server_that_outruns_its_release_is_slowed_by_its_socket_alone() {
     client.hears(more);
 }
 
+/// Whatever the client's window and the server's writes are like: a reply that is to be whole before
+/// it leaves must find room in the socket, or it waits for ever.
+#[test]
+fn a_send_buffer_as_large_as_needed_takes_all_that_may_be_held() {
+    // Buffers of the client's, in bytes: the smallest there are, and the kernel's own choice.
+    for buffers in [Some("2304 2304 2304"), None] {
+        for write in [1, 1000, 65_536] {
+            let bench = Bench::with(|settings| {
+                settings.gate.send_buffer = Some(settings.gate.wmem_max_needed());
+            });
+            let client = bench.lab.host("client").unwrap();
+            let shrink = |bytes| std::fs::write("/proc/sys/net/ipv4/tcp_rmem", bytes);
+            if let Some(bytes) = buffers {
+                client.in_netns(|| shrink(bytes)).unwrap().expect("the client's buffers");
+            }
+            let (mut server, _client) = bench.conversation();
+            let taken: usize = server.ask(&format!("fill {write}")).parse().expect("a number");
+            assert!(taken >= HOLD as usize, "{buffers:?}, writes of {write}: {taken}");
+        }
+    }
+}
+
 /// Writes that are cut short are captured beyond what TCP took; the record that follows says so.
 #[test]
 fn a_server_that_does_not_block_loses_and_repeats_nothing() {
@@ -230,6 +252,57 @@ fn connections_that_began_without_a_backup_are_left_alone() {
     client.hears(2000);
     assert_eq!(bench.counters.get(Counter::HeldFlows), 0);
     assert!(bench.story(&client.flow).start.is_none());
+}
+
+/// What was held leaves at once when the backup is gone, also what a server has left behind that has
+/// closed its socket.
+#[test]
+fn what_was_held_leaves_when_the_backup_is_gone() {
+    for end in ["shutdown", "close"] {
+        let bench = Bench::new();
+        let table = bench.table();
+        let (mut server, mut client) = bench.conversation();
+        server.expect("send 5000", "ok");
+        server.expect(end, "ok");
+        client.ended(5000);
+        bench.refused_again(1);
+        client.hears_nothing();
+        bench.switchboard.set_role(2, Role::Primary { duplex: false });
+        assert_eq!(table.gated(), [client.flow], "{end}");
+        bench.orders.open(&client.flow).unwrap();
+        assert_eq!(bench.counters.get(Counter::Orders), 1, "{end}: a walk finds its socket");
+        client.hears(5000);
+        client.hears_the_end();
+    }
+}
+
+/// A connection that has left a backup's sight is no other backup's either.
+#[test]
+fn a_gate_that_met_no_backup_stays_open() {
+    let bench = Bench::new();
+    // The first thing that meets the gate without a backup is a segment, and a write.
+    for held in [true, false] {
+        let mut server = bench.python();
+        let mut client = bench.connect(addresses(&bench.lab)[0]);
+        server.expect("accept", "ok");
+        if held {
+            server.expect("send 1000", "ok");
+            client.captured(1000);
+            bench.refused_again(1);
+        }
+        bench.switchboard.set_role(2, Role::Primary { duplex: false });
+        if !held {
+            server.expect("send 1000", "ok");
+        }
+        client.hears(1000);
+        bench.switchboard.set_role(3, Role::Primary { duplex: true });
+        server.expect("send 1000", "ok");
+        client.hears(2000);
+        let captured = bench.story(&client.flow).bytes.len();
+        assert_eq!(captured, if held { 1000 } else { 0 }, "no write is captured any more");
+        server.child.kill().unwrap();
+        bench.survives(&mut server);
+    }
 }
 
 /// A full ring costs a flow its protection, not its connection, and nothing leaves because of it.

@@ -49,13 +49,13 @@ def write_all(how, size):
         at += write(how, end - at)
 
 
-def fill():
+def fill(size=65536):
     """Writes until the kernel takes no more."""
     global at
     connection.setblocking(False)
     try:
         while True:
-            at += write("send", 65536)
+            at += write("send", size)
     except BlockingIOError:
         return at
 
@@ -93,7 +93,7 @@ for line in sys.stdin:
         elif command == "read":
             say(len(connection.recv(65536)))
         elif command == "fill":
-            say(fill())
+            say(fill(*map(int, words)))
         elif command == "background":
             background(write_all, words[0], int(words[1]))
             say("ok")

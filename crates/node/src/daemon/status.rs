@@ -101,7 +101,7 @@ impl Source {
         for (_, flow) in self.table.snapshot() {
             counts[match flow.state() {
                 FlowState::Tracked => 0,
-                FlowState::Adopting => 1,
+                FlowState::Adopting | FlowState::Delivering => 1,
                 FlowState::Open => 2,
                 FlowState::Simplex => 3,
             }] += 1;
