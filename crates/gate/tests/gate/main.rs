@@ -144,6 +144,36 @@ fn a_server_that_outruns_its_release_is_slowed_by_its_socket_alone() {
     client.hears(more);
 }
 
+/// Whoever sizes `hold_bytes` must double it: the reply of such a server would never become whole.
+#[test]
+fn a_server_that_asks_before_it_writes_may_use_half_of_its_budget() {
+    let bench = Bench::new();
+    let (mut server, client) = bench.conversation();
+    let taken: usize = server.ask("fill_asking 4096").parse().expect("a number, not an error");
+    let half = HOLD as usize / 2;
+    assert!((half..half + 4096).contains(&taken), "{taken} of {HOLD}");
+    client.captured(taken);
+}
+
+/// The daemon gives at least as much: see `gate_settings` in `crates/node`. What TCP needs beside the
+/// payload might depend on how much is written at a time.
+#[test]
+fn a_send_buffer_of_three_quarters_of_the_budget_is_no_narrower_than_the_budget() {
+    for piece in [20, 1000, 65_536] {
+        let hold = 2304 << 10;
+        let bench = Bench::with(|settings| {
+            settings.gate.hold_bytes = hold;
+            settings.gate.send_buffer = Some(hold / 4 * 3);
+        });
+        let (mut server, client) = bench.conversation();
+        let taken = server.ask(&format!("fill_asking {piece}"));
+        let taken: usize = taken.parse().expect("a number, not an error");
+        let half = hold as usize / 2;
+        assert!((half..half + piece).contains(&taken), "{piece}: {taken} of {hold}");
+        client.captured(taken);
+    }
+}
+
 /// Writes that are cut short are captured beyond what TCP took; the record that follows says so.
 #[test]
 fn a_server_that_does_not_block_loses_and_repeats_nothing() {

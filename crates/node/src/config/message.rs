@@ -76,9 +76,9 @@ impl Service {
 /// - `hold_bytes` is 2 *R*. It becomes TCP_NOTSENT_LOWAT, up to which the kernel takes writes; but
 ///   `poll` and `epoll` call a socket writable only below half of it (`tcp_stream_memory_free`), and
 ///   many servers ask before they write.
-/// - `send_buffer` is 3 *R*. The kernel doubles it, and about half of that is payload, the rest
-///   bookkeeping; `poll` wants a third of it free (`sk_stream_min_wspace`). 1.5 *R* would do for what
-///   is held; the other half is for what is released and not acknowledged meanwhile.
+/// - `send_buffer` is 3 *R*. The kernel doubles it; half of that may be bookkeeping, and `poll` wants
+///   a third free (`sk_stream_min_wspace`). So 1.5 *R* would do for what is held; the other half is
+///   for what is released and not acknowledged meanwhile.
 pub fn gate_settings(services: &[Service]) -> GateSettings {
     let messages = services.iter().filter_map(|service| service.message.as_ref());
     let Some(reply_bytes) = messages.map(Message::reply_bytes).max() else {
