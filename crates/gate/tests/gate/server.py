@@ -60,6 +60,14 @@ def fill(size=65536):
         return at
 
 
+def fill_asking(size):
+    """Writes pieces for as long as the kernel says that it would take something."""
+    global at
+    while select.select([], [connection], [], 0)[1]:
+        at += write("send", size)
+    return at
+
+
 def stream_to(end):
     """Goes on, without blocking, whenever the socket can be written to."""
     global at
@@ -93,7 +101,9 @@ for line in sys.stdin:
         elif command == "read":
             say(len(connection.recv(65536)))
         elif command == "fill":
-            say(fill(*map(int, words)))
+            say(fill())
+        elif command == "fill_asking":
+            say(fill_asking(int(words[0])))
         elif command == "background":
             background(write_all, words[0], int(words[1]))
             say("ok")
