@@ -181,7 +181,7 @@ impl Pair {
 
     /// A node's operator socket.
     pub fn operator(&self, node: &str) -> Operator {
-        Operator::new(&state_dir(self.lab.dir(), node))
+        operator(&self.lab, node)
     }
 
     /// A node's status.
@@ -195,13 +195,8 @@ impl Pair {
     /// What happened on both nodes since `since_ns`, in the order of time, with the node's
     /// name. A node that is dead says nothing.
     pub fn events_since(&self, since_ns: u64) -> Vec<(&'static str, Event)> {
-        let of = |node| {
-            let events = self.operator(node).events().unwrap_or_default();
-            events.into_iter().map(move |event| (node, event))
-        };
-        let mut events: Vec<_> = NODES.into_iter().flat_map(of).collect();
+        let mut events = events(&self.lab);
         events.retain(|(_, e)| e.boottime_ns >= since_ns);
-        events.sort_by_key(|(_, e)| e.boottime_ns);
         events
     }
 
@@ -243,6 +238,23 @@ impl Pair {
         self.lab.start_again(node)?;
         self.wait_ready()
     }
+}
+
+/// The operator socket of a node in a lab.
+pub fn operator(lab: &Lab, node: &str) -> Operator {
+    Operator::new(&state_dir(lab.dir(), node))
+}
+
+/// What both nodes of a lab report, in the order of time, with the node's name. A node that is
+/// dead says nothing.
+pub fn events(lab: &Lab) -> Vec<(&'static str, Event)> {
+    let of = |node| {
+        let events = operator(lab, node).events().unwrap_or_default();
+        events.into_iter().map(move |event| (node, event))
+    };
+    let mut events: Vec<_> = NODES.into_iter().flat_map(of).collect();
+    events.sort_by_key(|(_, e)| e.boottime_ns);
+    events
 }
 
 /// The other node.

@@ -75,7 +75,8 @@ impl Stage {
         };
         let pair = Pair::up(&spec).unwrap_or_else(|e| panic!("{scenario:?}: {e:#}"));
         // Before anything that a client does; the nodes are settled and have no flows.
-        let witness = Witness::start(&pair, scenario.rate_mbit).unwrap_or_else(|e| panic!("{e:#}"));
+        let witness = Witness::start(&pair.lab, pair.at(), scenario.rate_mbit)
+            .unwrap_or_else(|e| panic!("{e:#}"));
         let meddled = Cell::new(false);
         let stage = Stage { pair, scenario, up_ns: now_ns(), meddled, witness, _turn: turn };
         for (key, value) in &stage.scenario.sysctls {
@@ -168,7 +169,7 @@ impl Stage {
     /// If the lab cannot do it.
     pub fn kill(&self, node: &str, how: How) -> u64 {
         self.expect_no_failover_yet();
-        self.witness.listen(&self.pair);
+        self.witness.listen(&self.pair.lab);
         let carried = self.pair.status(node).is_ok_and(|s| s.role == "primary" && s.duplex);
         let at_ns = self.pair.kill(node, &how.kill()).unwrap_or_else(|e| panic!("{e:#}"));
         match how {
@@ -290,7 +291,7 @@ impl Stage {
     /// # Panics
     /// If the captures cannot be read.
     pub fn verdict(&self) -> oracle::Verdict {
-        self.witness.judge(&self.pair).unwrap_or_else(|e| panic!("no verdict: {e:#}"))
+        self.witness.judge(&self.pair.lab).unwrap_or_else(|e| panic!("no verdict: {e:#}"))
     }
 
     /// Asks the oracle, unless somebody has.
@@ -300,7 +301,8 @@ impl Stage {
         }
         let dir = self.pair.lab.dir();
         let started = Instant::now();
-        let verdict = self.witness.judge(&self.pair).map_err(|e| format!("no verdict: {e:#}"))?;
+        let verdict =
+            self.witness.judge(&self.pair.lab).map_err(|e| format!("no verdict: {e:#}"))?;
         let (classes, exempt) = (verdict.by_class(), verdict.exemptions.len());
         let (took, numbers) = (started.elapsed(), &verdict.statistics);
         eprintln!("oracle, in {took:?}: {numbers}; {classes:?}, {exempt} exempt");

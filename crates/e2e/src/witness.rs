@@ -15,15 +15,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use demo::clock::now_ns;
 use demo::operator::Event;
-use demo::pair::{CLIENT, NODES, Pair, other};
+use demo::pair::{CLIENT, NODES, events, other};
 use lab::{CaptureOptions, Lab};
 use oracle::{
-    Addresses, Beginning, Capture, Class, Crash, Dead, Handover, Host, Interval, Story, Verdict,
+    Addresses, Beginning, Capture, Class, Crash, Dead, Excluded, Gap, Handover, Host, Interval,
+    Story, Verdict,
 };
 
 /// A child offers a window of its own (`docs/invariants.md`, invariant 4, known edge); and the
 /// time in a reply is another one when the reply is computed again.
-const TOLERATED: [Class; 2] = [Class::EdgeShrunk, Class::Volatile];
+pub const TOLERATED: [Class; 2] = [Class::EdgeShrunk, Class::Volatile];
+/// Whose ports are watched. Other hosts of a lab are strangers.
+const HOSTS: [&str; 3] = [CLIENT, NODES[0], NODES[1]];
 /// What stock servers write into every reply.
 const CLOCK: &str = "Date: ";
 /// A daemon tells of a change once it has made it: the kernel may have obeyed so much earlier.
@@ -37,6 +40,8 @@ const CRASHES_WITHIN_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub struct Witness {
     known: Mutex<Known>,
+    /// The service.
+    at: SocketAddr,
     /// See [`Story::queue_ns`].
     queue: Duration,
 }
@@ -49,17 +54,21 @@ struct Known {
     dead: Vec<(&'static str, u64, Option<u64>)>,
     cut_off: Vec<(&'static str, u64, Option<u64>)>,
     crashes: Vec<(&'static str, u64)>,
+    excluded: Vec<Excluded>,
+    garbage: bool,
     events: BTreeMap<(u64, &'static str, u64), Event>,
 }
 
 impl Witness {
-    /// Begins to capture at every port. `rate_mbit` is the service link's.
-    pub fn start(pair: &Pair, rate_mbit: Option<u64>) -> anyhow::Result<Witness> {
-        let witness = Witness { known: Mutex::default(), queue: wire_queue(rate_mbit) };
-        for host in [CLIENT, NODES[0], NODES[1]] {
-            witness.plugged_in(&pair.lab, host)?;
+    /// Begins to capture at every port of the clients' host and of both nodes, whose state
+    /// directories are where [`demo::config::state_dir`] says. The service is `at`; `rate_mbit` is
+    /// the service link's.
+    pub fn start(lab: &Lab, at: SocketAddr, rate_mbit: Option<u64>) -> anyhow::Result<Witness> {
+        let witness = Witness { known: Mutex::default(), at, queue: wire_queue(rate_mbit) };
+        for host in HOSTS {
+            witness.plugged_in(lab, host)?;
         }
-        witness.listen(pair);
+        witness.listen(lab);
         Ok(witness)
     }
 
@@ -78,9 +87,9 @@ impl Witness {
     }
 
     /// Collects what the daemons have reported so far.
-    pub fn listen(&self, pair: &Pair) {
+    pub fn listen(&self, lab: &Lab) {
         let mut known = self.known();
-        for (node, event) in pair.events_since(0) {
+        for (node, event) in events(lab) {
             known.events.insert((event.boottime_ns, node, event.seq), event);
         }
     }
@@ -115,12 +124,23 @@ impl Witness {
         self.known().crashes.push((named(host), at_ns));
     }
 
+    /// This client's connection is not judged. The test says why.
+    pub fn spare(&self, client: SocketAddr, why: &str) {
+        let flow = Addresses { client, service: self.at };
+        self.known().excluded.push(Excluded { flow, why: why.to_owned() });
+    }
+
+    /// A stranger sends frames that nobody can read: no judgement needs them.
+    pub fn expect_garbage(&self) {
+        self.known().garbage = true;
+    }
+
     /// Ends the captures and judges them. The story stays beside them, so that the same verdict can
     /// be had again.
-    pub fn judge(&self, pair: &Pair) -> anyhow::Result<Verdict> {
+    pub fn judge(&self, lab: &Lab) -> anyhow::Result<Verdict> {
         self.known().judged = true;
-        self.listen(pair);
-        let mut story = self.story(pair)?;
+        self.listen(lab);
+        let mut story = self.story(lab)?;
         // The captures end one after the other.
         story.end_ns = Some(Wall::read().since_epoch_ns);
         let mut captures = Vec::new();
@@ -128,13 +148,17 @@ impl Witness {
             capture.missed = running.stop()?.missed;
             captures.push(capture);
         }
-        let path = pair.lab.dir().join("story.json");
+        let path = lab.dir().join("story.json");
         fs::write(&path, serde_json::to_string_pretty(&story)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(oracle::judge(&captures, &story)?)
+        let mut verdict = oracle::judge(&captures, &story)?;
+        if self.known().garbage {
+            verdict.gaps.retain(|gap| !matches!(gap, Gap::Unreadable { .. }));
+        }
+        Ok(verdict)
     }
 
-    fn story(&self, pair: &Pair) -> anyhow::Result<Story> {
+    fn story(&self, lab: &Lab) -> anyhow::Result<Story> {
         let known = self.known();
         let wall = Wall::read();
         let (mut handovers, mut beginnings, mut resets) = (Vec::new(), Vec::new(), Vec::new());
@@ -142,20 +166,23 @@ impl Witness {
         for ((boottime_ns, node, _), event) in &known.events {
             let at_ns = wall.ns(*boottime_ns);
             let since_ns = at_ns - TOLD_AFTER_NS;
-            let handover = |at_ns| {
-                let (from, to) = (other(node).to_owned(), (*node).to_owned());
-                Handover { from, to, at_ns }
+            let handover = |from: &str, to: &str| Handover {
+                from: from.to_owned(),
+                to: to.to_owned(),
+                at_ns: since_ns,
             };
             if begins_to_serve(event) {
                 beginnings.push(Beginning { host: (*node).to_owned(), at_ns: since_ns });
             }
             let open = simplex.last_mut().filter(|i| i.to_ns.is_none());
             match event.event.as_str() {
-                "promoted" => handovers.push(handover(since_ns)),
-                // Of two that served, this one does from now on.
-                "two_primaries" if event.fields.get("yielded") == Some(&false.into()) => {
-                    handovers.push(handover(since_ns));
+                "promoted" => handovers.push(handover(other(node), node)),
+                // Of two that served, one does from now on. It need not report that: the other one
+                // may have given way before it is heard.
+                "two_primaries" if event.fields.get("yielded") == Some(&true.into()) => {
+                    handovers.push(handover(node, other(node)));
                 }
+                "two_primaries" => handovers.push(handover(other(node), node)),
                 "simplex" if open.is_none() => {
                     simplex.push(Interval { from_ns: since_ns, to_ns: None })
                 }
@@ -183,8 +210,8 @@ impl Witness {
             Crash { host: host.to_owned(), time }
         };
         Ok(Story {
-            hosts: hosts(&pair.lab),
-            services: vec![pair.at()],
+            hosts: hosts(lab),
+            services: vec![self.at],
             dead: known.dead.iter().map(unheard).collect(),
             cut_off: known.cut_off.iter().map(unheard).collect(),
             crashes: known.crashes.iter().map(crash).collect(),
@@ -192,6 +219,7 @@ impl Witness {
             handovers,
             beginnings,
             resets,
+            excluded: known.excluded.clone(),
             volatile_lines: vec![CLOCK.to_owned()],
             queue_ns: self.queue.as_nanos() as u64,
             ..Story::default()
@@ -211,7 +239,7 @@ impl Witness {
 /// How long what a living host's kernel had handed to its interface before the fence fell may
 /// still go out after the other node's promotion. A shaped cable's queue holds 20 ms and a burst of
 /// 70 KiB.
-pub(crate) fn wire_queue(rate_mbit: Option<u64>) -> Duration {
+pub fn wire_queue(rate_mbit: Option<u64>) -> Duration {
     let Some(rate) = rate_mbit else { return BACKLOG };
     Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate)
 }
@@ -235,7 +263,7 @@ fn end_now(intervals: &mut [(&'static str, u64, Option<u64>)], host: &str) {
 /// # Errors
 /// The findings, or what keeps the captures from telling anything.
 pub fn weigh(verdict: &Verdict, dir: &Path) -> Result<(), String> {
-    let missed = |gap: &oracle::Gap| matches!(gap, oracle::Gap::Missed { .. });
+    let missed = |gap: &Gap| matches!(gap, Gap::Missed { .. });
     if verdict.gaps.iter().any(missed) {
         eprintln!("oracle: no judgement, since the captures lack frames:\n{verdict}");
         return Ok(());
@@ -268,7 +296,7 @@ fn hosts(lab: &Lab) -> Vec<Host> {
         node: h.is_node(),
         macs: links(h).iter().map(|&l| (translated(l), h.mac(l))).collect(),
     };
-    lab.hosts().iter().map(host).collect()
+    lab.hosts().iter().filter(|h| HOSTS.contains(&h.name())).map(host).collect()
 }
 
 /// The connection that an event is about: `client -> service`.

@@ -26,7 +26,7 @@
 //! | a cable is cut, both ways or one, with or without a sign | [`Lab::cut`], [`Lab::heal`] |
 //! | a cable loses, doubles, reorders, delays, corrupts | [`Lab::set_faults`] |
 //! | a cable has a rate | [`Lab::shape`] |
-//! | a host has little CPU time or memory | [`Lab::slow`] |
+//! | a host has little CPU time or memory | [`Lab::slow`], [`Lab::tighten`], [`Lab::starved`] |
 //! | a bit flips in a process | [`Lab::flip`] |
 //!
 //! There is no fault for a clock that steps. Linux has one `CLOCK_REALTIME` for the whole
@@ -71,7 +71,7 @@ pub use lab::{Builder, Lab};
 pub use node::{Node, NodeSpec};
 pub use preflight::check as preflight;
 pub use rundir::{base_dir, sweep};
-pub use throttle::Slow;
+pub use throttle::{Slow, Starved};
 pub use topology::{HostSpec, Link, MAX_HOSTS};
 pub use trip::{Armed, FrameFilter, IpVersion, Transport, Trip, Tripped};
 pub use wires::{Rate, Way};

@@ -52,6 +52,15 @@ impl fmt::Display for Slow {
     }
 }
 
+/// How a host has felt its memory limit, since it first had one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Starved {
+    /// Times that the limit was in the way of memory that was asked for.
+    pub reached: u64,
+    /// Processes that were killed for want of memory.
+    pub killed: u64,
+}
+
 /// The shortest quota that the kernel takes.
 const QUOTA_LEAST: Duration = Duration::from_millis(1);
 /// The period of a quota, unless the quota were too short: little enough that a slow host is
@@ -144,6 +153,10 @@ fn open_below(dir: &OwnedFd, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
     Ok(openat(dir, path, flags | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
+fn read_below(dir: &OwnedFd, file: &str) -> io::Result<String> {
+    io::read_to_string(fs::File::from(open_below(dir, file, OFlag::O_RDONLY)?))
+}
+
 fn write_below(dir: &OwnedFd, file: &str, value: &str) -> io::Result<()> {
     fs::File::from(open_below(dir, file, OFlag::O_WRONLY)?).write_all(value.as_bytes())
 }
@@ -204,6 +217,36 @@ impl Lab {
         Ok(())
     }
 
+    /// How a host feels its memory limit.
+    ///
+    /// # Errors
+    /// There is no such host, it is down, or the kernel does not tell.
+    pub fn starved(&self, host: &str) -> Result<Starved> {
+        let running = self.host(host)?.running()?;
+        let dir = self.memory_of(host, &running)?;
+        let starved = dir.map(|dir| starved(&dir)).transpose();
+        Ok(starved.doing(|| format!("see how host {host} starves"))?.unwrap_or_default())
+    }
+
+    /// Takes from a host that has a memory limit all memory that it could still have: what it asks
+    /// for next is beyond the limit. Memory that it touched before it first had a limit may not
+    /// count (see the file's head), so any other limit may be one that it never feels.
+    ///
+    /// # Errors
+    /// There is no such host, it is down, or it has no limit.
+    pub fn tighten(&self, host: &str) -> Result<()> {
+        let running = self.host(host)?.running()?;
+        let limited = running.slow().memory_mib.is_some();
+        let dir = self.memory_of(host, &running)?.filter(|_| limited);
+        let none = || Error::Refused(format!("host {host} has no memory limit to tighten"));
+        tighten(&dir.ok_or_else(none)?).doing(|| format!("tighten the memory of host {host}"))
+    }
+
+    fn memory_of(&self, host: &str, running: &Running) -> Result<Option<OwnedFd>> {
+        let mut throttle = running.throttle();
+        self.limits_of(self.host(host)?, running, &mut throttle, Controller::Memory, false)
+    }
+
     /// Where the host's limits are written. `None` if it is not `wanted` and not there.
     fn limits_of(
         &self,
@@ -262,9 +305,7 @@ fn move_all(running: &Running, first: Option<u32>, group: &OwnedFd, procs: Owned
     let doing = || format!("move the processes of host {}", running.name);
     let mut procs = fs::File::from(procs);
     loop {
-        let there = open_below(group, "cgroup.procs", OFlag::O_RDONLY)
-            .and_then(|file| io::read_to_string(fs::File::from(file)))
-            .doing(doing)?;
+        let there = read_below(group, "cgroup.procs").doing(doing)?;
         let moved: Vec<u32> = there.lines().filter_map(|line| line.parse().ok()).collect();
         let processes = running.processes()?.into_iter().map(|process| process.pid);
         let all = processes.chain(first);
@@ -330,6 +371,43 @@ fn limit(dir: &OwnedFd, controller: Controller, slow: &Slow) -> io::Result<()> {
                 }
             }
         }
+    }
+}
+
+fn starved(dir: &OwnedFd) -> io::Result<Starved> {
+    // A line of a file of counters.
+    let count = |text: &str, name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.trim().parse().ok()).ok_or(io::ErrorKind::InvalidData)
+    };
+    if let Ok(events) = read_below(dir, "memory.events") {
+        return Ok(Starved {
+            reached: count(&events, "max")?,
+            killed: count(&events, "oom_kill")?,
+        });
+    }
+    let reached = read_below(dir, "memory.failcnt")?;
+    let reached = reached.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+    let killed = count(&read_below(dir, "memory.oom_control")?, "oom_kill")?;
+    Ok(Starved { reached, killed })
+}
+
+/// The least limit, bytes: with none at all nobody runs.
+const LIMIT_LEAST: u64 = 4096;
+
+fn tighten(dir: &OwnedFd) -> io::Result<()> {
+    let v2 = open_below(dir, v2_file(Controller::Memory), OFlag::O_RDONLY).is_ok();
+    let (used, limit) = match v2 {
+        true => ("memory.current", "memory.max"),
+        false => ("memory.usage_in_bytes", "memory.limit_in_bytes"),
+    };
+    let used: u64 =
+        read_below(dir, used)?.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+    match write_below(dir, limit, &used.max(LIMIT_LEAST).to_string()) {
+        // Version 1 takes no limit below what is used, which has grown meanwhile: the host asks
+        // for memory, and the next attempt finds it near the limit that it has.
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(()),
+        other => other,
     }
 }
 
@@ -448,5 +526,11 @@ mod tests {
         let cpu = Slow { cpu_percent: Some(1), memory_mib: None };
         assert_eq!(written(cpu), ["1000 100000", "max"]);
         assert_eq!(written(Slow::default()), ["max", "max"]);
+        fs::write(dir.path().join("memory.current"), "9000000\n").unwrap();
+        tighten(&cgroup()).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("memory.max")).unwrap(), "9000000");
+        let events = "low 0\nhigh 1\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n";
+        fs::write(dir.path().join("memory.events"), events).unwrap();
+        assert_eq!(starved(&cgroup()).unwrap(), Starved { reached: 7, killed: 2 });
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::eventually;
-use lab::{Child, Error, Flip, FlippedBit, Host, Lab, Slow, Where};
+use lab::{Child, Error, Flip, FlippedBit, Host, Lab, Slow, Starved, Where};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -275,6 +275,8 @@ fn a_slow_host_gets_as_much_cpu_as_it_is_given() {
 #[test]
 fn a_host_without_memory_loses_who_takes_too_much() {
     let lab = up();
+    assert_eq!(lab.starved("a").unwrap(), Starved::default());
+    assert!(lab.tighten("a").unwrap_err().to_string().contains("no memory limit"));
     let slow = Slow { memory_mib: Some(64), ..Slow::default() };
     lab.slow("a", &slow).unwrap_or_else(|e| panic!("{e}"));
     // Locked, so that swapping is no way out.
@@ -285,8 +287,16 @@ fn a_host_without_memory_loses_who_takes_too_much() {
         command.args(["-c", script, mib]).status().unwrap()
     };
     assert!(take("a", "8").success());
+    let before = lab.starved("a").unwrap();
+    assert_eq!(before.killed, 0);
     assert_eq!(take("a", "200").signal(), Some(libc::SIGKILL));
+    let after = lab.starved("a").unwrap();
+    assert!(after.reached > before.reached && after.killed == 1, "{before:?}, then {after:?}");
     assert!(take("b", "200").success(), "another host has its memory");
+    // It took as much before.
+    lab.tighten("a").unwrap();
+    assert_eq!(take("a", "8").signal(), Some(libc::SIGKILL));
+    assert!(lab.starved("a").unwrap().reached > after.reached);
     // The host's own first process, a copy of this one, looks larger than what it runs.
     lab.slow("a", &Slow { memory_mib: Some(4), ..Slow::default() }).unwrap();
     assert_eq!(take("a", "8").signal(), Some(libc::SIGKILL));

@@ -88,12 +88,13 @@ pub(crate) fn judge(
     all_ports: bool,
 ) -> Result<Outcome, JudgeError> {
     let name = name(connection.addresses, connection.irs);
+    let flow_began_ns = connection.segments.first().map_or(begin_ns, |s| s.at_ns);
     let mut judge = Judge {
-        report: Report::new(story, files, begin_ns, name),
+        report: Report::new(story, files, begin_ns, (name, flow_began_ns)),
         addresses: connection.addresses,
         irs: connection.irs,
         iss: connection.iss,
-        begin_ns: connection.segments.first().map_or(begin_ns, |s| s.at_ns),
+        begin_ns: flow_began_ns,
         inward: Stream::default(),
         outward: Stream::default(),
         outward_data: 0,

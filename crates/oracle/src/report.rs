@@ -13,14 +13,21 @@ pub(crate) struct Report<'a> {
     pub(crate) files: &'a Files,
     pub(crate) begin_ns: u64,
     pub(crate) flow: String,
+    flow_began_ns: u64,
     pub(crate) findings: Vec<Finding>,
     /// A rule that is broken at one host is broken by every later segment too: one line says it.
     known: HashMap<(&'static str, u8), usize>,
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(story: &'a Story, files: &'a Files, begin_ns: u64, flow: String) -> Self {
-        Report { story, files, begin_ns, flow, findings: Vec::new(), known: HashMap::new() }
+    pub(crate) fn new(
+        story: &'a Story,
+        files: &'a Files,
+        begin_ns: u64,
+        (flow, flow_began_ns): (String, u64),
+    ) -> Self {
+        let (findings, known) = (Vec::new(), HashMap::new());
+        Report { story, files, begin_ns, flow, flow_began_ns, findings, known }
     }
 
     /// `rule` tells findings that are alike from those that are not.
@@ -36,6 +43,7 @@ impl<'a> Report<'a> {
             let known = &mut self.findings[known];
             known.more += 1;
             known.by = known.by.max(by);
+            known.last_ns = known.last_ns.max(segment.at_ns);
             return;
         }
         self.known.insert((rule, segment.host), self.findings.len());
@@ -51,6 +59,8 @@ impl<'a> Report<'a> {
             file: self.files.name(segment.file).to_owned(),
             by,
             more: 0,
+            last_ns: segment.at_ns,
+            flow_began_ns: self.flow_began_ns,
         });
     }
 

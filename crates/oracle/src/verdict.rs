@@ -54,6 +54,10 @@ pub struct Finding {
     pub by: Option<u64>,
     /// How many more were alike: same flow, host and rule.
     pub more: u64,
+    /// When the last of them was, ns since the Unix epoch.
+    pub last_ns: u64,
+    /// When the flow began, ns since the Unix epoch.
+    pub flow_began_ns: u64,
 }
 
 impl fmt::Display for Finding {

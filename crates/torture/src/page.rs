@@ -33,6 +33,9 @@ pub fn page(summary: &Summary) -> String {
         ("of these, without an explanation", s.unexplained_errors),
         ("flows that the product reset, and listed", s.resets),
         ("crashes by flipped bits that no client noticed", s.flip_crashes_recovered),
+        ("runs with little memory in which it was wanting", s.starved),
+        ("of these, only once one more program was started there", s.prompted),
+        ("processes killed in them for want of memory", s.starved_to_death),
         ("segments that the oracle judged", s.segments_judged),
         ("runs without its judgement, since captures lacked frames", s.blind),
         ("runs played again because the machine itself stood still", s.stalls),
@@ -46,7 +49,8 @@ pub fn page(summary: &Summary) -> String {
     let moments = s.moments.iter().map(|(moment, row)| (moment.clone(), row));
     rows(&mut text, "By the moment of the last fault", "moment", moments);
     text += "\nGaps: a download's longest time without a byte after the last fault, ms. A run \
-             *missed* if its moment did not come, such as a frame of a download that was over.\n";
+             *missed* if its moment did not come, such as a frame of a download that was over, or if \
+             nobody asked for memory while there was little.\n";
     if !s.findings.is_empty() {
         text += "\n## The oracle's findings\n\n| class | findings |\n|---|---:|\n";
         for (class, count) in &s.findings {

@@ -9,6 +9,7 @@ use anyhow::ensure;
 use demo::clock::now_ns;
 use demo::pair::{CLIENT, other};
 use e2e::machine::{self, Disturbed};
+use e2e::witness::{TOLERATED, wire_queue};
 use lab::{Link, Way};
 use oracle::{Class, Gap};
 
@@ -21,9 +22,6 @@ use crate::plan::{Plan, Step};
 use crate::rules::{self, Outcome};
 use crate::stage::{Stage, Waiting};
 
-/// A child offers a window of its own (`docs/invariants.md`, invariant 4, known edge); and the time
-/// in a reply is another one when the reply is computed again.
-const TOLERATED: [Class; 2] = [Class::EdgeShrunk, Class::Volatile];
 /// How long clients may need, from the last fault on.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// The same where clients may wait for good: for a server with flipped bits, with nobody left, or
@@ -40,7 +38,8 @@ pub(crate) fn play(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Res
     let (started, before) = (Instant::now(), Held::now());
     let mut stage = Stage::up(plan, product, artifacts)?;
     let dir = Folder::new(stage.pair.lab.dir());
-    let mut evidence = Evidence { up_ns: stage.up_ns, ..Evidence::default() };
+    let queue_ns = wire_queue(plan.work.rate_mbit).as_nanos() as u64;
+    let mut evidence = Evidence { up_ns: stage.up_ns, queue_ns, ..Evidence::default() };
     let played = on(&mut stage, plan, &mut evidence);
     evidence.disturbed = disturbance(&evidence);
     let good = matches!(rules::judge(plan, &evidence), Outcome::Good | Outcome::Explained(_));
@@ -84,6 +83,7 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
     for (n, step) in plan.steps.iter().enumerate() {
         if n > 0 && plan.mended_between {
             stage.mend()?;
+            evidence.mended_between_ns = Some(now_ns());
             stage.look_who_serves()?;
             loads.push(Load::start(&stage.pair, &plan.work, n)?);
         }
@@ -110,6 +110,13 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
         }
         Ok(asking.join().expect("the thread does not panic"))
     })?;
+    if let Some(who) = lasting.and_then(starved) {
+        let felt = stage.pair.lab.starved(stage.name(who))?;
+        if felt.reached == 0 && evidence.missed.is_none() {
+            evidence.missed = Some("nobody asked for memory while there was little".to_owned());
+        }
+        (evidence.starved, evidence.prompted) = (Some(felt), stage.prompted.get());
+    }
     evidence.idle_failures = report.failures;
     let since_ns = evidence.last_fault_ns();
     for load in loads {
@@ -183,11 +190,13 @@ fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Re
             stage.pair.lab.clear_faults(link.name())?;
         }
     }
-    let mended = || -> anyhow::Result<()> {
+    let mut mended_ns = None;
+    let mut mended = || -> anyhow::Result<()> {
         for who in plan.steps.iter().filter_map(|step| flipped_daemon(&step.act)) {
             stage.replace_daemon(stage.name(who))?;
         }
         stage.mend()?;
+        mended_ns = Some(now_ns());
         let report = try_out(&stage.pair)?;
         ensure!(report.failures.is_empty(), "new clients: {}", report.failures.join("; "));
         Ok(())
@@ -195,6 +204,7 @@ fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Re
     if let Err(e) = mended() {
         evidence.not_mended = Some(format!("{e:#}"));
     }
+    evidence.mended_ns = mended_ns;
     evidence.said = stage.said();
     evidence.resets = evidence.events("flow_reset").count();
     evidence.oracle = testimony(stage);
@@ -228,9 +238,12 @@ fn testimony(stage: &Stage) -> Oracle {
     let name = |class: &Class| format!("{class:?}");
     let (wall, now) = (SystemTime::now().duration_since(SystemTime::UNIX_EPOCH), now_ns());
     let wall_ns = wall.map_or(0, |since| since.as_nanos() as u64);
+    let at = |at_ns| Some(now - wall_ns.saturating_sub(at_ns));
     let found = |f: &&oracle::Finding| Found {
         class: name(&f.class),
-        at_ns: Some(now - wall_ns.saturating_sub(f.at_ns)),
+        at_ns: at(f.at_ns),
+        last_ns: at(f.last_ns),
+        flow_began_ns: at(f.flow_began_ns),
         text: f.to_string(),
     };
     let mut findings: Vec<_> = verdict.without(&TOLERATED).iter().map(found).collect();
@@ -247,7 +260,7 @@ fn testimony(stage: &Stage) -> Oracle {
 }
 
 fn gap(text: String) -> Found {
-    Found { class: "gap".to_owned(), at_ns: None, text }
+    Found { class: "gap".to_owned(), at_ns: None, last_ns: None, flow_began_ns: None, text }
 }
 
 fn patience(plan: &Plan) -> Duration {

@@ -1,11 +1,16 @@
 //! The judgement of a run: every complaint is a failure, unless a row of [`RULES`] says why this
 //! run had to have it.
 
+use std::ops::RangeInclusive;
+
 use serde::Serialize;
 
-use crate::evidence::{Evidence, Found};
+use crate::evidence::{Evidence, Found, YIELDS_WITHIN_NS};
 use crate::fault::{Act, Kind, Who};
 use crate::plan::Plan;
+
+/// How far the clocks of captures, daemons and campaign may seem apart.
+const CLOCKS_NS: u64 = 1_000_000;
 
 /// What kind of thing is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -46,9 +51,16 @@ pub struct Complaint {
     /// When it was, if that is known, on [`demo::clock::now_ns`]'s clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
+    /// When the last one that is alike was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_ns: Option<u64>,
+    /// When the flow began, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow_began_ns: Option<u64>,
 }
 
-/// Why a run may have complaints.
+/// Why a run may have complaints. No rule is about what was before the first fault, or about
+/// connections that began when everything had been mended.
 pub struct Rule {
     /// Its name.
     pub name: &'static str,
@@ -63,7 +75,7 @@ pub struct Rule {
 }
 
 /// All of them.
-pub const RULES: [Rule; 8] = [
+pub const RULES: [Rule; 7] = [
     Rule {
         name: "both-dead",
         why: "the new primary's host died before the other node had joined it again: no node is \
@@ -76,52 +88,59 @@ pub const RULES: [Rule; 8] = [
         name: "older-than-backup",
         why: "the connection began before the backup came back, which therefore lacks its \
               beginning: it is simplex, and says so",
-        about: |plan, _| plan.mended_between,
-        excuses: |c, _| {
-            c.early && c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst()
+        about: |plan, evidence| plan.mended_between && evidence.done.len() == 2,
+        excuses: |c, evidence| {
+            c.early && c.is_one_of(&[Sort::ClientError, Sort::Reset])
+                || c.is_stray_rst() && c.is_older_than(evidence.mended_between_ns)
         },
-        apart: false,
-    },
-    Rule {
-        name: "simplex-before",
-        why: "the cables were so bad that the primary had lost its backup, and said so, before it \
-              died",
-        about: |plan, evidence| plan.kind == Kind::BadCablesKill && evidence.was_simplex_before(),
-        excuses: |c, _| c.is_one_of(&[Sort::ClientError, Sort::Reset]) || c.is_stray_rst(),
         apart: false,
     },
     Rule {
         name: "partition",
         why: "without an arbiter silence on both links is taken for death, so both nodes served, \
-              one of them heard by nobody; from the healing on both are heard until each has heard \
-              of the other, which they report",
+              one of them heard by nobody; from the healing on the old connections hear both, \
+              until one node has heard of the other, gives way and says so, which must be within \
+              1.2 detection times",
         about: |plan, _| plan.kind == Kind::Partition,
         excuses: |c, evidence| {
-            let classes = ["I3", "I4"];
-            let found = c.class.as_deref().is_some_and(|class| classes.contains(&class));
-            (c.sort == Sort::SplitBrain || found) && c.is_after_healing(evidence)
+            let Some(rivalry) = evidence.rivalry() else { return false };
+            match c.sort {
+                // The one that stays may hear of the other one later.
+                Sort::SplitBrain => {
+                    let soon = rivalry.start() + YIELDS_WITHIN_NS;
+                    c.is_within(&(*rivalry.start()..=soon))
+                }
+                _ => {
+                    let old = c.is_older_than(evidence.over_ns);
+                    c.is_found(&["I3", "I4"]) && old && c.is_within(&rivalry)
+                }
+            }
         },
         apart: false,
     },
     Rule {
         name: "partition-lost",
         why: "both nodes served in a partition, in epochs of one number, and the lower name stays: \
-              the node that the clients were with gave way to the one that was cut off",
+              the node that the clients were with gave way to the one that was cut off, which \
+              lacks what their connections have become: they end",
         about: |plan, evidence| plan.kind == Kind::Partition && evidence.gave_way_to_hit_node(),
         excuses: |c, evidence| {
-            let classes = ["I1", "I5"];
-            let found = c.class.as_deref().is_some_and(|class| classes.contains(&class));
-            c.is_one_of(&[Sort::ClientError, Sort::Reset]) || found && c.is_after_healing(evidence)
+            let over_ns = evidence.over_ns.unwrap_or(u64::MAX);
+            let found = c.is_found(&["I1", "I4", "I5"]) && c.is_older_than(evidence.over_ns);
+            c.sort == Sort::ClientError
+                || (c.sort == Sort::Reset || found) && c.is_within(&(over_ns..=u64::MAX))
         },
         apart: false,
     },
     Rule {
         name: "flipped-server",
         why: "bits flipped in the server, and it lived long enough to answer wrongly or to close \
-              connections itself: no replication of its input can help",
+              connections itself: no replication of its input can help; but its kernel is sane, \
+              and so is what decides who serves",
         about: |plan, _| plan.kind == Kind::FlipServer,
         excuses: |c, _| {
-            c.is_one_of(&[Sort::ClientError, Sort::WrongBytes, Sort::Reset, Sort::Oracle])
+            c.is_one_of(&[Sort::ClientError, Sort::WrongBytes, Sort::Reset])
+                || c.is_found(&["I5", "I6", "Replaced"])
         },
         apart: true,
     },
@@ -132,9 +151,8 @@ pub const RULES: [Rule; 8] = [
               byte goes through it, its peer lives, and a new daemon in its place mends the pair",
         about: |plan, evidence| plan.kind == Kind::FlipDaemon && !evidence.flip_killed_at_once,
         excuses: |c, _| {
-            let classes = ["I1", "I3", "I5"];
             c.is_one_of(&[Sort::ClientError, Sort::Reset, Sort::SplitBrain])
-                || c.class.as_deref().is_some_and(|class| classes.contains(&class))
+                || c.is_found(&["I1", "I3", "I5"])
         },
         apart: true,
     },
@@ -147,11 +165,7 @@ pub const RULES: [Rule; 8] = [
                 && !evidence.flip_killed_at_once
                 && evidence.hit_node_took_over()
         },
-        excuses: |c, _| {
-            let classes = ["I4", "I6", "Replaced"];
-            c.sort == Sort::WrongBytes
-                || c.class.as_deref().is_some_and(|class| classes.contains(&class))
-        },
+        excuses: |c, _| c.sort == Sort::WrongBytes || c.is_found(&["I4", "I6", "Replaced"]),
         apart: true,
     },
 ];
@@ -166,9 +180,30 @@ impl Complaint {
         sorts.contains(&self.sort)
     }
 
-    /// It is from after the end of what lasts for a time.
-    fn is_after_healing(&self, evidence: &Evidence) -> bool {
-        evidence.over_ns.is_some_and(|over| self.at_ns.is_some_and(|at| at >= over))
+    /// The oracle found it, in one of these classes.
+    fn is_found(&self, classes: &[&str]) -> bool {
+        self.class.as_deref().is_some_and(|class| classes.contains(&class))
+    }
+
+    /// It is from this time, and so are all that are alike.
+    fn is_within(&self, time: &RangeInclusive<u64>) -> bool {
+        let last_ns = self.last_ns.or(self.at_ns);
+        [self.at_ns, last_ns].iter().all(|at| at.is_some_and(|at| time.contains(&at)))
+    }
+
+    /// It is about a flow that was there at this time.
+    fn is_older_than(&self, at_ns: Option<u64>) -> bool {
+        at_ns.is_some_and(|at| self.flow_began_ns.is_some_and(|began| began <= at))
+    }
+
+    /// Nothing had been done yet, or everything had been mended.
+    fn is_out_of_time(&self, evidence: &Evidence) -> bool {
+        let Some(first) = evidence.done.first() else { return true };
+        let mended_ns = evidence.mended_ns.unwrap_or(u64::MAX);
+        let is_after = |at_ns: Option<u64>| at_ns.is_some_and(|at| at > mended_ns);
+        self.at_ns.is_some_and(|at| at + CLOCKS_NS < first.at_ns)
+            || is_after(self.flow_began_ns)
+            || (self.sort == Sort::SplitBrain && is_after(self.at_ns))
     }
 
     /// A kernel that does not know a connection answers with RST (invariant 5, exceptions).
@@ -197,7 +232,10 @@ pub fn judge(plan: &Plan, evidence: &Evidence) -> Outcome {
     let about: Vec<&Rule> = RULES.iter().filter(|rule| (rule.about)(plan, evidence)).collect();
     let (mut failed, mut corrupted, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for complaint in complaints {
-        match about.iter().find(|rule| (rule.excuses)(&complaint, evidence)) {
+        let excuses = |rule: &&&Rule| {
+            !complaint.is_out_of_time(evidence) && (rule.excuses)(&complaint, evidence)
+        };
+        match about.iter().find(excuses) {
             None => failed.push(complaint),
             Some(rule) if rule.apart => corrupted.push(complaint),
             Some(rule) if names.contains(&rule.name) => {}
@@ -216,7 +254,8 @@ pub fn judge(plan: &Plan, evidence: &Evidence) -> Outcome {
 fn complaints(evidence: &Evidence) -> Vec<Complaint> {
     let mut all = Vec::new();
     let mut add = |sort, early, text: String, at_ns| {
-        all.push(Complaint { sort, early, text, class: None, at_ns });
+        let (class, last_ns, flow_began_ns) = (None, None, None);
+        all.push(Complaint { sort, early, text, class, at_ns, last_ns, flow_began_ns });
     };
     for client in &evidence.clients {
         let early = client.batch == 0;
@@ -251,10 +290,16 @@ fn complaints(evidence: &Evidence) -> Vec<Complaint> {
         add(Sort::Leak, false, text.clone(), None);
     }
     if !evidence.oracle.blind {
-        for Found { class, at_ns, text } in &evidence.oracle.findings {
-            let (class, text, at_ns) = (Some(class.clone()), text.clone(), *at_ns);
-            all.push(Complaint { sort: Sort::Oracle, early: false, text, class, at_ns });
-        }
+        let complaint = |found: &Found| Complaint {
+            sort: Sort::Oracle,
+            early: false,
+            text: found.text.clone(),
+            class: Some(found.class.clone()),
+            at_ns: found.at_ns,
+            last_ns: found.last_ns,
+            flow_began_ns: found.flow_began_ns,
+        };
+        all.extend(evidence.oracle.findings.iter().map(complaint));
     }
     all
 }
@@ -278,7 +323,8 @@ mod tests {
     }
 
     fn found(class: &str, at_ns: u64) -> Found {
-        Found { class: class.into(), at_ns: Some(at_ns), text: "other bytes".into() }
+        let (class, at_ns) = (class.into(), Some(at_ns));
+        Found { class, at_ns, last_ns: None, flow_began_ns: None, text: "other bytes".into() }
     }
 
     /// Evidence of a run in which everything planned was done, at 1, 2, … s.
@@ -343,19 +389,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_was_simplex_must_have_said_so_in_time() {
-        let plan = plan(Kind::BadCablesKill, |_| true);
-        let outcome = |at_ns| {
-            let clients = vec![client(0, Some("reset"), false)];
-            let said = vec![said("simplex", at_ns)];
-            judge(&plan, &Evidence { up_ns: 500_000_000, said, ..of(&plan, clients) })
-        };
-        assert_eq!(outcome(700_000_000), Outcome::Explained(vec!["simplex-before"]));
-        assert!(matches!(outcome(1_200_000_000), Outcome::Failed(_)), "after the fault");
-        assert!(matches!(outcome(100_000_000), Outcome::Failed(_)), "before the pair was whole");
-    }
-
-    #[test]
     fn corruption_by_flipped_bits_is_told_apart_and_never_good() {
         let plan = plan(Kind::FlipServer, |_| true);
         let outcome = judge(&plan, &of(&plan, vec![client(0, None, true)]));
@@ -364,33 +397,135 @@ mod tests {
         assert!(matches!(judge(&plan, &two), Outcome::Failed(_)));
     }
 
-    #[test]
-    fn a_partition_explains_nothing_before_its_end() {
-        let plan = plan(Kind::Partition, |_| true);
-        let outcome = |said: Vec<Said>, findings, error| {
-            let clients = vec![client(0, error, false)];
-            let mut evidence = Evidence { said, over_ns: Some(2_000), ..of(&plan, clients) };
+    /// A partition that is over at 2 s; nodes are asked for a wire's queue of 1 ms.
+    struct Partition {
+        said: Vec<Said>,
+        findings: Vec<Found>,
+        error: Option<&'static str>,
+    }
+
+    const OVER_NS: u64 = 2_000_000_000;
+    const MS: u64 = 1_000_000;
+
+    impl Partition {
+        fn outcome(self) -> Outcome {
+            let plan = plan(Kind::Partition, |_| true);
+            let clients = vec![client(0, self.error, false)];
+            let mut evidence = of(&plan, clients);
             evidence.done[0].node = Some("a".into());
-            evidence.oracle.findings = findings;
+            (evidence.over_ns, evidence.queue_ns) = (Some(OVER_NS), MS);
+            evidence.mended_ns = Some(OVER_NS + 2000 * MS);
+            (evidence.said, evidence.oracle.findings) = (self.said, self.findings);
+            judge(&plan, &evidence)
+        }
+    }
+
+    /// The clients' node b stays or gives way; both say so in these times, ms after the end.
+    fn met(b: &str, gives_way_ms: u64, stays_ms: u64) -> Vec<Said> {
+        let a = if b == "stays" { "gives way" } else { "stays" };
+        let two = |node: &str, does: &str| {
+            let after_ms = if does == "stays" { stays_ms } else { gives_way_ms };
+            let text = format!("this node {does}");
+            Said { node: node.into(), text, ..said("two_primaries", OVER_NS + after_ms * MS) }
+        };
+        vec![two("b", b), two("a", a)]
+    }
+
+    /// Of an old flow, first and last so long after the end.
+    fn between(class: &str, first_ms: u64, last_ms: u64) -> Found {
+        let last_ns = Some(OVER_NS + last_ms * MS);
+        Found { last_ns, flow_began_ns: Some(5), ..found(class, OVER_NS + first_ms * MS) }
+    }
+
+    #[test]
+    fn a_partition_explains_what_is_heard_until_one_node_gives_way() {
+        let outcome =
+            |said, found| Partition { said, findings: vec![found], error: None }.outcome();
+        let is_failed = |outcome: Outcome| matches!(outcome, Outcome::Failed(_));
+        let explained = Outcome::Explained(vec!["partition"]);
+        let met = || met("stays", 20, 30);
+        for class in ["I3", "I4"] {
+            assert_eq!(outcome(met(), between(class, 0, 0)), explained);
+            // One millisecond in the queue.
+            assert_eq!(outcome(met(), between(class, 21, 21)), explained);
+            assert!(is_failed(outcome(met(), between(class, 22, 22))), "{class}: it gave way");
+            assert!(is_failed(outcome(met(), between(class, 1, 22))), "{class}: and again");
+            assert!(is_failed(outcome(vec![], between(class, 1, 1))), "{class}: nobody gave way");
+            let before = Found { at_ns: Some(OVER_NS - 1), ..between(class, 0, 0) };
+            assert!(is_failed(outcome(met(), before)), "{class}: nobody can have heard that");
+            let new = Found { flow_began_ns: Some(OVER_NS + 1), ..between(class, 1, 1) };
+            assert!(is_failed(outcome(met(), new)), "{class}: a connection of afterwards");
+        }
+        for class in ["I1", "I5", "I6", "gap"] {
+            assert!(is_failed(outcome(met(), between(class, 1, 1))), "{class}");
+        }
+    }
+
+    #[test]
+    fn after_a_partition_one_node_must_give_way_in_time() {
+        let outcome = |said| Partition { said, findings: vec![], error: None }.outcome();
+        let explained = Outcome::Explained(vec!["partition"]);
+        assert_eq!(outcome(met("stays", 0, 0)), explained);
+        assert_eq!(outcome(met("stays", 120, 120)), explained);
+        for (gives_way_ms, stays_ms) in [(121, 20), (20, 121), (121, 121)] {
+            let late = outcome(met("stays", gives_way_ms, stays_ms));
+            assert!(matches!(late, Outcome::Failed(_)), "after {gives_way_ms} and {stays_ms} ms");
+        }
+        let mut before = met("stays", 0, 0);
+        before[0].at_ns = OVER_NS - 1;
+        assert!(matches!(outcome(before), Outcome::Failed(_)), "they have not met");
+    }
+
+    #[test]
+    fn a_partition_ends_connections_only_if_their_node_gives_way() {
+        let outcome = |said, findings, error| Partition { said, findings, error }.outcome();
+        let is_failed = |outcome: Outcome| matches!(outcome, Outcome::Failed(_));
+        assert!(is_failed(outcome(met("stays", 20, 30), vec![], Some("reset"))));
+        let lost = || met("gives way", 20, 30);
+        let explained = Outcome::Explained(vec!["partition-lost", "partition"]);
+        assert_eq!(outcome(lost(), vec![], Some("reset")), explained);
+        for class in ["I1", "I4", "I5"] {
+            let explained = Outcome::Explained(vec!["partition", "partition-lost"]);
+            let found = between(class, 500, 900);
+            assert_eq!(outcome(lost(), vec![found.clone()], None), explained, "{class}");
+            let new = Found { flow_began_ns: Some(OVER_NS + 1), ..found };
+            assert!(is_failed(outcome(lost(), vec![new], None)), "{class}: of afterwards");
+        }
+        assert!(is_failed(outcome(lost(), vec![between("I3", 500, 900)], None)));
+    }
+
+    #[test]
+    fn no_rule_is_about_what_was_before_or_what_came_after() {
+        let plan = plan(Kind::FlipServer, |_| true);
+        let outcome = |change: &dyn Fn(&mut Evidence, &mut Found)| {
+            let mut found = Found { flow_began_ns: Some(5), ..found("I5", 1_500 * MS) };
+            let mut evidence = of(&plan, vec![]);
+            evidence.mended_ns = Some(2_000 * MS);
+            change(&mut evidence, &mut found);
+            evidence.oracle.findings = vec![found];
             judge(&plan, &evidence)
         };
-        let two = |node: &str, does: &str, at_ns| Said {
-            node: node.into(),
-            text: format!("this node {does}"),
-            ..said("two_primaries", at_ns)
+        let is_failed = |outcome: Outcome| matches!(outcome, Outcome::Failed(_));
+        assert!(matches!(outcome(&|_, _| ()), Outcome::Corrupted(_)));
+        assert!(is_failed(outcome(&|_, found| found.at_ns = Some(998 * MS))));
+        assert!(is_failed(outcome(&|evidence, _| evidence.done.clear())), "nothing was done");
+        assert!(is_failed(outcome(&|_, found| found.flow_began_ns = Some(2_001 * MS))));
+        assert!(is_failed(outcome(&|_, found| found.class = "I3".into())), "its kernel is sane");
+    }
+
+    #[test]
+    fn a_backup_that_came_back_answers_for_no_connection_that_came_later() {
+        let plan = plan(Kind::BackupThenPrimary, |_| true);
+        let outcome = |began_ns| {
+            let text = "expected no RST; seen RST".into();
+            let rst = Found { text, flow_began_ns: Some(began_ns), ..found("I5", 2_500 * MS) };
+            let mut evidence = of(&plan, vec![]);
+            evidence.mended_between_ns = Some(1_500 * MS);
+            evidence.oracle.findings = vec![rst];
+            judge(&plan, &evidence)
         };
-        let is_failed = |outcome| matches!(outcome, Outcome::Failed(_));
-        assert!(is_failed(outcome(vec![two("b", "stays", 1_999)], vec![], None)));
-        assert!(is_failed(outcome(vec![], vec![found("I3", 1_999)], None)));
-        assert!(is_failed(outcome(vec![], vec![found("I6", 2_001)], None)));
-        let met = vec![two("b", "stays", 2_001), two("a", "gives way", 2_001)];
-        let explained = Outcome::Explained(vec!["partition"]);
-        assert_eq!(outcome(met.clone(), vec![found("I3", 2_001)], None), explained);
-        // The clients were with b, which stays.
-        assert!(is_failed(outcome(met, vec![], Some("reset"))));
-        let lost = vec![two("b", "gives way", 2_001), two("a", "stays", 2_001)];
-        let explained = Outcome::Explained(vec!["partition-lost", "partition"]);
-        assert_eq!(outcome(lost, vec![], Some("reset")), explained);
+        assert_eq!(outcome(1_500 * MS), Outcome::Explained(vec!["older-than-backup"]));
+        assert!(matches!(outcome(1_500 * MS + 1), Outcome::Failed(_)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The pair of a run, and what is done to it.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -22,13 +23,15 @@ use crate::moment::{Point, first_output};
 use crate::plan::{Plan, Serving};
 
 /// Silence after which a peer is suspected.
-const DETECTION_MS: u32 = 100;
+pub(crate) const DETECTION_MS: u32 = 100;
 /// How long a takeover may take to be reported.
 const SOON: Duration = Duration::from_secs(5);
 /// MiB of one flow in the journal: more than the largest upload.
 const FLOW_BUDGET_MIB: u32 = 128;
 /// How long a process may take to die of a flipped bit and still have done nothing with it.
 const AT_ONCE: Duration = Duration::from_millis(50);
+/// How often a limit is tightened that nobody has felt, in equal parts of its time.
+const TIGHTENINGS: u32 = 4;
 /// How long a frame may take to pass while clients run.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -43,6 +46,8 @@ pub(crate) struct Stage {
     killed: Mutex<Vec<&'static str>>,
     /// Since when it is up, on [`now_ns`]'s clock.
     pub(crate) up_ns: u64,
+    /// A program was started only to ask for memory.
+    pub(crate) prompted: Cell<bool>,
 }
 
 /// A frame that is waited for.
@@ -68,10 +73,11 @@ impl Stage {
             capture: false, // the witness does
             artifacts: artifacts.to_owned(),
         })?;
-        let witness = Witness::start(&pair, work.rate_mbit)?;
+        let witness = Witness::start(&pair.lab, pair.at(), work.rate_mbit)?;
         let primary = pair.primary()?;
         let (killed, up_ns) = (Mutex::default(), now_ns());
-        Ok(Stage { pair, witness, product: product.to_owned(), primary, killed, up_ns })
+        let (product, prompted) = (product.to_owned(), Cell::new(false));
+        Ok(Stage { pair, witness, product, primary, killed, up_ns, prompted })
     }
 
     /// A node's name.
@@ -90,7 +96,7 @@ impl Stage {
 
     /// Collects what the daemons have reported so far.
     pub(crate) fn listen(&self) {
-        self.witness.listen(&self.pair);
+        self.witness.listen(&self.pair.lab);
     }
 
     /// Waits at a cut point; a host that is to die does so with the frame.
@@ -273,13 +279,38 @@ impl Stage {
                 lab.heal(self.name(*who))?;
                 Ok(Some(over_ns))
             }
-            Act::Slow { who, time, .. } | Act::Starve { who, time, .. } => {
+            Act::Slow { who, time, .. } => {
                 let over_ns = over_ns(time);
+                lab.slow(self.name(*who), &Slow::default())?;
+                Ok(Some(over_ns))
+            }
+            Act::Starve { who, time, .. } => {
+                for _ in 0..TIGHTENINGS {
+                    thread::sleep(*time / (TIGHTENINGS + 1));
+                    if lab.starved(self.name(*who))?.reached == 0 {
+                        lab.tighten(self.name(*who))?;
+                        self.ask_for_memory(self.name(*who))?;
+                    }
+                }
+                let over_ns = over_ns(&(*time / (TIGHTENINGS + 1)));
                 lab.slow(self.name(*who), &Slow::default())?;
                 Ok(Some(over_ns))
             }
             Act::Host(_) | Act::Server(..) | Act::Daemon(_) | Act::Flip { .. } => Ok(None),
         }
+    }
+
+    /// Starts a program on a host, which cannot do without memory of its own; daemon and servers
+    /// may have all that they need. Whether it gets its memory, or who is killed for it, is the
+    /// kernel's business.
+    fn ask_for_memory(&self, node: &str) -> anyhow::Result<()> {
+        self.prompted.set(true);
+        // One that cannot even be started has asked.
+        let Ok(asking) = self.pair.lab.host(node)?.command("true").spawn() else { return Ok(()) };
+        if asking.wait_timeout(SOON)?.is_none() {
+            asking.kill()?;
+        }
+        Ok(())
     }
 
     /// The cable's name, and its host's.
@@ -386,7 +417,7 @@ impl Stage {
 
     /// Ends the captures; what the oracle says of them.
     pub(crate) fn judge(&self) -> anyhow::Result<Verdict> {
-        self.witness.judge(&self.pair)
+        self.witness.judge(&self.pair.lab)
     }
 
     /// Everything that the daemons have said and that was heard, in order.

@@ -126,6 +126,12 @@ pub struct Summary {
     pub rules: BTreeMap<String, u64>,
     /// Servers and daemons that flipped bits made crash while no client noticed.
     pub flip_crashes_recovered: u64,
+    /// Runs with little memory in which the limit was in the way.
+    pub starved: u64,
+    /// Of these, those in which daemon and server had not felt it by themselves.
+    pub prompted: u64,
+    /// Processes killed in them for want of memory.
+    pub starved_to_death: u64,
     /// Runs played again because the machine stood still.
     pub stalls: u64,
     /// Segments that the oracle judged.
@@ -161,6 +167,9 @@ impl Summary {
             resets: 0,
             rules: BTreeMap::new(),
             flip_crashes_recovered: 0,
+            starved: 0,
+            prompted: 0,
+            starved_to_death: 0,
             stalls: 0,
             segments_judged: 0,
             findings: BTreeMap::new(),
@@ -190,6 +199,11 @@ impl Summary {
             + evidence.idle_failures.len() as u64;
         self.client_visible_errors += errors;
         self.resets += evidence.resets as u64;
+        if let Some(felt) = evidence.starved.filter(|felt| felt.reached > 0) {
+            self.starved += 1;
+            self.prompted += u64::from(evidence.prompted);
+            self.starved_to_death += felt.killed;
+        }
         self.stalls += u64::from(run.disturbed);
         self.segments_judged += evidence.oracle.segments;
         self.blind += u64::from(evidence.oracle.blind);

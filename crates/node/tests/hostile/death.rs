@@ -37,11 +37,10 @@ fn a_server_that_crashes_after_its_daemon_is_silent() {
         client.expect_echo(30_000, "before");
     }
     let before = Instant::now();
-    stage.lab.kill_daemon("a").unwrap();
+    stage.kill_daemon("a");
     let daemon = stage.lab.node("a").unwrap();
     stage.until("the daemon is dead", || daemon.ended().unwrap().is_some());
-    let server = |process: &lab::ProcessInfo| process.command.iter().any(|a| a.contains("echo.py"));
-    stage.lab.kill_processes("a", libc::SIGKILL, "the server", server).unwrap();
+    stage.crash_server("a", libc::SIGKILL);
     assert!(before.elapsed() < Duration::from_millis(600), "too slow to show anything");
     for client in &mut clients {
         client.expect_echo(30_000, "after both have died");
@@ -69,8 +68,7 @@ fn a_server_in_the_background_crashes_like_any_other() {
         let told = stage.events(node);
         assert!(told.iter().any(|e| e["event"] == "server_backgrounded"), "{node}: {told:?}");
     }
-    let server = |process: &lab::ProcessInfo| process.command.iter().any(|a| a.contains("echo.py"));
-    stage.lab.kill_processes("a", libc::SIGSEGV, "the server", server).unwrap();
+    stage.crash_server("a", libc::SIGSEGV);
     client.expect_echo(30_000, "after the crash");
     // The data path opens a flow by itself; the daemon's books follow.
     stage.until("b counts the takeover", || stage.status("b")["takeover"]["adopted"] == 1);
@@ -88,10 +86,10 @@ fn a_child_swallows_on_after_its_daemon_died() {
         Stage::pair_with(Family::V4, |config| config.replace("\"7000\"]", "\"7000\", \"0.02\"]"));
     let mut client = stage.connect();
     client.expect_echo(BYTES, "before");
-    stage.lab.kill_host("a").unwrap();
+    stage.kill_host("a");
     stage.until("the child is open", || stage.status("b")["flows"]["open"] == 1);
     let swallowed = stage.status("b")["counters"]["swallowed_bytes"].as_u64().unwrap();
-    stage.lab.kill_daemon("b").unwrap();
+    stage.kill_daemon("b");
     assert!(swallowed < BYTES / 2, "{swallowed} bytes are swallowed already");
     // Longer than the repetition takes, and than the lease lasts.
     client.stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -109,7 +107,7 @@ fn a_takeover_tells_its_steps() {
         client.expect_echo(30_000, "before");
     }
     assert_eq!(stage.status("b")["takeover"]["steps"], serde_json::Value::Null);
-    stage.lab.kill_host("a").unwrap();
+    stage.kill_host("a");
     for client in &mut clients {
         client.expect_echo(30_000, "after");
     }
@@ -135,7 +133,7 @@ fn nothing_stays_in_the_kernel() {
     assert_eq!(first.len(), 2, "both hooks are kept");
 
     // A daemon that is killed leaves them to the next.
-    stage.lab.kill_daemon("a").unwrap();
+    stage.kill_daemon("a");
     let dead = stage.lab.node("a").unwrap();
     stage.until("the daemon is dead", || dead.ended().unwrap().is_some());
     assert_eq!(links(&stage, "a"), first);

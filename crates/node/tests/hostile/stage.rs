@@ -1,5 +1,6 @@
 //! Two nodes with the real daemon, a client and whoever else is needed, in a lab.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -8,7 +9,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lab::{Host, Lab, Link, Node};
+use demo::clock::{boottime_ns, now_ns};
+use demo::config::state_dir;
+use e2e::witness::{Witness, weigh};
+use lab::{Host, Lab, Link, Node, ProcessInfo};
 use serde_json::Value;
 
 /// How long any condition may take to come true; far more than it needs.
@@ -69,9 +73,14 @@ Server((sys.argv[1], int(sys.argv[2])), Echo).serve_forever()
 /// Nodes share two processors with everything else; one lab at a time keeps clocks honest.
 static ONE_LAB: Mutex<()> = Mutex::new(());
 
+/// Dropped, it asks the oracle about everything that the ports of the clients and of the pair have
+/// seen, and panics if something must not be.
 pub struct Stage {
     pub lab: Lab,
     pub family: Family,
+    pub witness: Witness,
+    /// Somebody was served, so there is something to judge.
+    served: Cell<bool>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -89,7 +98,8 @@ impl Stage {
             .up()
             .expect("the lab comes up");
         std::fs::write(lab.dir().join("echo.py"), ECHO).unwrap();
-        Self { lab, family, _alone: alone }
+        let witness = Witness::start(&lab, family.service(), None).expect("captures begin");
+        Self { lab, family, witness, served: Cell::new(false), _alone: alone }
     }
 
     /// With `a` as primary and `b` as its backup.
@@ -124,6 +134,7 @@ impl Stage {
 
     pub fn config(&self, host: &str, peer: &str, more: &str) -> String {
         let dir = self.lab.dir().display();
+        let state = state_dir(self.lab.dir(), host);
         let address = |name: &str, link| self.family.of(self.lab.host(name).unwrap(), link);
         let service = self.family.service().ip();
         let pair = |name: &str| {
@@ -140,7 +151,7 @@ cluster_interface = "clu0"
 address = {own}
 peer_address = {its}
 key_file = "{dir}/{host}.key"
-state_dir = "{dir}/{host}"
+state_dir = "{state}"
 startup_wait_ms = 1500
 {more}
 [[service]]
@@ -150,6 +161,7 @@ port = {PORT}
 command = ["/usr/bin/env", "python3", "{dir}/echo.py", "{service}", "{PORT}"]
 scheme = "track"
 "#,
+            state = state.display(),
             own = pair(host),
             its = pair(peer),
         )
@@ -165,7 +177,7 @@ scheme = "track"
     }
 
     fn ask(&self, host: &str, what: &str) -> Vec<Value> {
-        let path = self.lab.dir().join(host).join("steadfast.sock");
+        let path = state_dir(self.lab.dir(), host).join("steadfast.sock");
         let Ok(mut stream) = UnixStream::connect(path) else { return Vec::new() };
         stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         if writeln!(stream, "{{\"ask\":\"{what}\"}}").is_err() {
@@ -177,6 +189,26 @@ scheme = "track"
             "status" => answers.next().and_then(Result::ok).map(parsed).into_iter().collect(),
             _ => answers.map_while(Result::ok).map(parsed).collect(),
         }
+    }
+
+    /// Pulls a host's plug.
+    pub fn kill_host(&self, host: &str) {
+        self.witness.listen(&self.lab);
+        let killed = self.lab.kill_host(host).unwrap();
+        self.witness.died(host, boottime_ns(killed.at));
+    }
+
+    pub fn kill_daemon(&self, host: &str) {
+        self.witness.listen(&self.lab);
+        self.lab.kill_daemon(host).unwrap();
+    }
+
+    /// Has the server of a duplex primary die of a signal.
+    pub fn crash_server(&self, host: &str, signal: i32) {
+        self.witness.listen(&self.lab);
+        let server = |process: &ProcessInfo| process.command.iter().any(|a| a.contains("echo.py"));
+        self.lab.kill_processes(host, signal, "the server", server).unwrap();
+        self.witness.crashed(host, now_ns());
     }
 
     #[track_caller]
@@ -202,7 +234,26 @@ scheme = "track"
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
+        self.served.set(true);
         Client { stream, said: 0 }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let judge = || {
+            let verdict =
+                self.witness.judge(&self.lab).map_err(|e| format!("no verdict: {e:#}"))?;
+            eprintln!("oracle: {}; {} exempt", verdict.statistics, verdict.exemptions.len());
+            let nothing = verdict.statistics.segments == 0 && !self.served.get();
+            if nothing { Ok(()) } else { weigh(&verdict, self.lab.dir()) }
+        };
+        // The lab is dropped next, and keeps its files during a panic.
+        match judge() {
+            Err(why) if std::thread::panicking() => eprintln!("{why}"),
+            Err(why) => panic!("{why}"),
+            Ok(()) => {}
+        }
     }
 }
 

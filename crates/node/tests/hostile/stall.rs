@@ -88,7 +88,7 @@ fn a_full_ring_slows_uploads_down_and_breaks_none(family: Family) {
     assert_eq!(status["flows"]["tracked"], CLIENTS, "no flow was given up: {status}");
     let status = stage.status("a");
     assert_eq!((&status["epoch"], &status["duplex"]), (&epoch, &true.into()), "{status}");
-    stage.lab.kill_host("a").unwrap();
+    stage.kill_host("a");
     let resumed = uploads.sent();
     stage.until("uploads survive the primary", || uploads.sent() > resumed + RING);
     uploads.end();
@@ -122,7 +122,7 @@ fn a_backup_that_slept_continues_nothing_that_it_missed(family: Family) {
     assert_eq!(status["flows"]["tracked"], 0, "what was missed is not protected: {status}");
 
     let mut new = connected(&stage);
-    stage.lab.kill_host("a").unwrap();
+    stage.kill_host("a");
     for client in &mut new {
         client.expect_echo(100_000, "protected by the backup that slept");
     }

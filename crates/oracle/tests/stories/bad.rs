@@ -135,7 +135,10 @@ fn the_old_emitter_speaks_again() {
     for n in 1..4 {
         scene.frames.push(Frame { at_ns: again.at_ns + n, ..again.clone() });
     }
-    assert_eq!(scene.expect(Class::I3, "b took over").findings[0].more, 3);
+    let verdict = scene.expect(Class::I3, "b took over");
+    let found = &verdict.findings[0];
+    assert_eq!((found.more, found.at_ns, found.last_ns), (3, again.at_ns, again.at_ns + 3));
+    assert!(found.flow_began_ns < scene.story.handovers[0].at_ns);
     // A queue that can hold a frame so long explains it.
     scene.story.queue_ns = MS;
     assert_eq!(scene.expect_good().statistics.late, 4);
