@@ -75,6 +75,7 @@ fn service(name: &str, port: u16, command: &[&str]) -> Service {
         workdir: None,
         scheme: Scheme::Track,
         flow_budget_mib: 1,
+        message: None,
         environment: Default::default(),
     }
 }

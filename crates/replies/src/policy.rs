@@ -1,6 +1,7 @@
 //! What a service wants to be done with its replies.
 
 use http::{Limits, Routes};
+use serde::Serialize;
 
 /// How the replies of a service are treated.
 #[derive(Clone, Debug)]
@@ -35,7 +36,8 @@ impl Default for Policy {
 }
 
 /// What is done with a reply that is too long to be held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Excess {
     /// Each piece is released once it is logged. A takeover in the midst of the reply resets the
     /// flow; before and behind it the flow is protected.

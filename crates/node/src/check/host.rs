@@ -4,10 +4,12 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use datapath::GateSettings;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::{FsType, statfs};
 
 use super::Context;
+use crate::config::gate_settings;
 use crate::sock_diag;
 
 /// linux/capability.h, and what each is needed for.
@@ -173,4 +175,36 @@ pub(super) fn syncookies(context: &mut Context<'_>) {
             context.fail(what, why, "use a kernel built with CONFIG_SYN_COOKIES");
         }
     }
+}
+
+pub(super) fn send_buffer(context: &mut Context<'_>) {
+    let Some(config) = context.config.filter(|_| context.holds_output()) else { return };
+    let needed = wmem_max_needed(&gate_settings(&config.services));
+    let why = "a server that finds no room for the reply that is held would wait for ever";
+    let allowed = fs::read_to_string("/proc/sys/net/core/wmem_max")
+        .and_then(|value| value.trim().parse::<u32>().map_err(io::Error::other));
+    match allowed {
+        Ok(allowed) if allowed >= needed => {
+            context.ok(format!("net.core.wmem_max is {allowed}, which is enough for held replies"));
+        }
+        Ok(allowed) => context.fail(
+            format!("net.core.wmem_max is {allowed}, less than {needed}"),
+            why,
+            format!(
+                "sysctl -w net.core.wmem_max={needed}, and put it into /etc/sysctl.d; or lower \
+                 the largest reply_budget_kib"
+            ),
+        ),
+        Err(error) => context.fail(
+            format!("net.core.wmem_max cannot be read: {error}"),
+            why,
+            format!("mount /proc, and set net.core.wmem_max to {needed} at least"),
+        ),
+    }
+}
+
+/// What `net.core.wmem_max` must be, in bytes: the kernel sets a larger send buffer to that, and
+/// says nothing.
+fn wmem_max_needed(gate: &GateSettings) -> u32 {
+    gate.send_buffer.unwrap_or(0)
 }

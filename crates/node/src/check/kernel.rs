@@ -22,26 +22,30 @@ pub(super) fn btf(context: &mut Context<'_>) {
 }
 
 pub(super) fn kfuncs(context: &mut Context<'_>) {
-    let needed = [
-        ("bpf_sk_assign_tcp_reqsk", "connections are adopted with it"),
-        ("bpf_dynptr_from_skb", "segments are logged with it"),
+    let cookies = format!("{NEWER}, with CONFIG_SYN_COOKIES");
+    let gate = "use Linux 6.16 or a newer one, or another scheme than \"message\"";
+    let mut needed = vec![
+        ("bpf_sk_assign_tcp_reqsk", "connections are adopted with it", cookies.as_str()),
+        ("bpf_dynptr_from_skb", "segments are logged with it", NEWER),
     ];
+    if context.holds_output() {
+        let why = "held output is captured with it";
+        needed.push(("bpf_probe_read_kernel_dynptr", why, gate));
+        needed.push(("bpf_dynptr_copy", why, gate));
+    }
     // Without BTF the probe before this one has failed.
     let Ok(btf) = Btf::of_kernel() else { return };
-    for (name, why) in needed {
+    for (name, why, mend) in needed {
         match btf.function(name) {
             Some(_) => context.ok(format!("the kernel has {name}")),
-            None => {
-                let mend = format!("{NEWER}, with CONFIG_SYN_COOKIES");
-                context.fail(format!("the kernel has no {name}"), why, mend);
-            }
+            None => context.fail(format!("the kernel has no {name}"), why, mend),
         }
     }
 }
 
 pub(super) fn programs(context: &mut Context<'_>) {
     let release = sys::BPF_CGROUP_INET_SOCK_RELEASE;
-    let needed = [
+    let mut needed = vec![
         ("tc", sys::BPF_PROG_TYPE_SCHED_CLS, 0, 0, "segments are relayed and logged by one"),
         ("sockops", sys::BPF_PROG_TYPE_SOCK_OPS, 0, 1, "it sees the birth of adopted connections"),
         ("sk_msg", sys::BPF_PROG_TYPE_SK_MSG, 0, 1, "output that a client has is swallowed by one"),
@@ -53,6 +57,10 @@ pub(super) fn programs(context: &mut Context<'_>) {
             "a server's crash is told from its close there",
         ),
     ];
+    if context.holds_output() {
+        let (kind, place) = (sys::BPF_PROG_TYPE_CGROUP_SKB, sys::BPF_CGROUP_INET_EGRESS);
+        needed.push(("cgroup_skb/egress", kind, place, 1, "held output is refused by one"));
+    }
     for (name, kind, place, verdict, why) in needed {
         match load(kind, place, verdict) {
             Ok(_) => context.ok(format!("{name} BPF programs can be loaded")),

@@ -19,7 +19,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::config::Config;
+use crate::config::{Config, Scheme};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -90,6 +90,7 @@ pub const PROBES: &[Probe] = &[
     Probe::new("tun", host::tun),
     Probe::new("sock-destroy", host::sock_destroy),
     Probe::new("syncookies", host::syncookies),
+    Probe::new("send-buffer", host::send_buffer),
     Probe::new("btf", kernel::btf),
     Probe::new("kfuncs", kernel::kfuncs),
     Probe::new("bpf-programs", kernel::programs),
@@ -116,6 +117,12 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Whether a service is configured whose scheme holds output.
+    fn holds_output(&self) -> bool {
+        let mut services = self.config.into_iter().flat_map(|config| &config.services);
+        services.any(|service| service.scheme == Scheme::Message)
+    }
+
     fn note(&mut self, level: Level, what: String, why: &str, mend: String) {
         let why = why.to_owned();
         self.findings.push(Finding { id: self.id, level, what, why, mend });

@@ -207,7 +207,8 @@ pub(super) fn peer(context: &mut Context<'_>) {
 }
 
 /// Whether a host on this very link has the address: it takes or refuses a TCP connection. The
-/// port, which the control channel uses for UDP, only has to be one that a firewall lets through.
+/// port, which the control channel uses for UDP, only has to be one that a firewall lets through;
+/// with the scheme `message` nodes connect to it.
 /// A routed connection would prove nothing: gateways answer for hosts that they do not know.
 fn answers(interface: &str, address: SocketAddr) -> io::Result<()> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };

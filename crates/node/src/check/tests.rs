@@ -36,6 +36,8 @@ address = { service = "192.0.2.1", cluster = "198.51.100.1" }
 peer_address = { service = "192.0.2.2", cluster = "198.51.100.2" }
 key_file = "/nonexistent/key"
 state_dir = "/dev/null/nowhere"
+[budget]
+replies_mib = 4096
 [[service]]
 name = "www"
 address = "192.0.2.100"
@@ -43,6 +45,8 @@ port = 80
 command = ["no-such-program"]
 user = "no-such-user"
 workdir = "/nonexistent"
+scheme = "message"
+reply_budget_kib = 524288
 "#;
     let config = Config::parse(text, Path::new("f.toml")).unwrap();
     let report = run(Some(&config));
@@ -51,6 +55,7 @@ workdir = "/nonexistent"
         ("interfaces", "no interface no-such-link"),
         ("interfaces", "lo, the service interface, has no Ethernet address"),
         ("interfaces", "lo does not have 192.0.2.1"),
+        ("send-buffer", "less than 1073741823"),
         ("key", "/nonexistent/key"),
         ("state-dir", "/dev/null/nowhere"),
         ("service-user", "no-such-user"),
@@ -98,6 +103,29 @@ fn links_are_checked_in_the_namespace_of_the_thread() {
         assert_eq!(failures(&config), [""; 0]);
     });
     checked.join().unwrap();
+}
+
+/// The kernel that the tests run on has all of it; `track` needs none of it.
+#[test]
+fn what_only_message_needs_is_looked_for_only_then() {
+    let of = |text: &str| {
+        let config = Config::parse(text, Path::new("f.toml")).unwrap();
+        run(Some(&config)).findings
+    };
+    let message = of(include_str!("../../../../docs/examples/message.toml"));
+    let track = of(include_str!("../../../../docs/examples/steadfast.toml"));
+    for (id, says) in [
+        ("send-buffer", "net.core.wmem_max"),
+        ("kfuncs", "bpf_probe_read_kernel_dynptr"),
+        ("kfuncs", "bpf_dynptr_copy"),
+        ("bpf-programs", "cgroup_skb/egress"),
+    ] {
+        let looks = |findings: &[Finding]| {
+            findings.iter().any(|finding| finding.id == id && finding.what.contains(says))
+        };
+        assert!(looks(&message), "{id}: {says}\n{message:#?}");
+        assert!(!looks(&track), "{id}: {says}\n{track:#?}");
+    }
 }
 
 fn ip(arguments: &str) {

@@ -16,6 +16,7 @@
 //! All mistakes of a pass are reported together, each with file, line, column, key and what to
 //! write instead.
 
+mod message;
 mod reader;
 mod rules;
 mod schema;
@@ -27,6 +28,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
+
+pub use message::{Message, gate_settings};
 
 /// Where the daemon looks when `--config` is not given.
 pub const DEFAULT_PATH: &str = "/etc/steadfast/steadfast.toml";
@@ -116,6 +119,8 @@ pub struct Budget {
     /// The log ring between the kernel and the daemon, a power of two.
     pub ring_mib: u32,
     pub max_flows: u32,
+    /// The reply log on the backup, all flows of all `message` services together.
+    pub replies_mib: u32,
 }
 
 /// A server and the address under which clients know it.
@@ -136,6 +141,9 @@ pub struct Service {
     pub scheme: Scheme,
     /// How many client bytes one flow may have in the journal; beyond it becomes simplex.
     pub flow_budget_mib: u32,
+    /// What is done with its replies. Invariant: there if and only if the scheme is `message`.
+    #[serde(flatten)]
+    pub message: Option<Message>,
     // Last: TOML wants tables after plain values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
@@ -147,6 +155,9 @@ pub struct Service {
 pub enum Scheme {
     /// The other node's server reads the client's bytes again; what the client has is swallowed.
     Track,
+    /// HTTP/1 replies are held until the other node has them whole; its server begins at the first
+    /// request without such a reply.
+    Message,
 }
 
 impl Config {

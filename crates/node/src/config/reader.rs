@@ -154,6 +154,18 @@ impl<'a, 't> Table<'a, 't> {
         self.problems.of(&self.path_of(key), what, mend);
     }
 
+    /// Notes that a key's value is none of the words that it may be.
+    pub fn unknown_word(&self, key: &str, word: &str, known: &[&str]) {
+        let mend = match nearest(word, known) {
+            Some(meant) => format!("did you mean {meant:?}?"),
+            None => {
+                let known: Vec<_> = known.iter().map(|word| format!("{word:?}")).collect();
+                format!("write {}", known.join(" or "))
+            }
+        };
+        self.wrong(key, format!("there is no {key} {word:?}"), mend);
+    }
+
     fn mistyped(&self, path: &str, value: &Value<'_>, wanted: &str, example: &str) {
         let what = format!("expected {wanted}, found {}", value.get_ref().type_str());
         self.problems.at(value.span().start, path, what, format!("write {example}"));
@@ -375,7 +387,7 @@ pub(super) fn host_address(problems: &Problems<'_>, path: &str, text: &str) -> O
 }
 
 /// The known word that `word` was most likely meant to be.
-pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let distance = |other: &str| edit_distance(word, other);
     let limit = (word.chars().count() / 3).max(1) + 1;
     known.iter().copied().filter(|k| distance(k) <= limit).min_by_key(|k| distance(k))

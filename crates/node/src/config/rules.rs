@@ -16,6 +16,7 @@ pub(super) fn check(config: &Config, problems: &Problems<'_>) {
     for (i, service) in config.services.iter().enumerate() {
         command_settings(i, service, problems);
         budgets(i, service, config, problems);
+        reply_budgets(i, service, config, problems);
     }
 }
 
@@ -152,6 +153,18 @@ fn budgets(i: usize, service: &Service, config: &Config, problems: &Problems<'_>
         let what = format!("one flow may hold {flow} MiB, all flows together {total} MiB");
         let mend = format!("write at most {total}, or raise budget.total_mib");
         problems.of(&format!("service[{i}].flow_budget_mib"), what, mend);
+    }
+}
+
+fn reply_budgets(i: usize, service: &Service, config: &Config, problems: &Problems<'_>) {
+    let Some(message) = &service.message else { return };
+    let (flow, total) = (message.flow_bytes.div_ceil(1 << 20), config.budget.replies_mib);
+    if flow > total as usize {
+        let what = format!(
+            "one flow may need {flow} MiB for its replies, all flows together have {total} MiB"
+        );
+        let mend = format!("raise budget.replies_mib to {flow} at least, or write less here");
+        problems.of(&format!("service[{i}].reply_budget_kib"), what, mend);
     }
 }
 

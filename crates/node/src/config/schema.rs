@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use toml::de::DeTable;
 
-use super::reader::{Problems, Table, host_address, nearest};
-use super::{Arbiter, Budget, Config, Links, Node, Scheme, Service};
+use super::reader::{Problems, Table, host_address};
+use super::{Arbiter, Budget, Config, Links, Node, Scheme, Service, message};
 
 /// The longest `sun_path` is 107 bytes; the socket's own name is taken off.
 const STATE_DIR_MAX: usize = 90;
@@ -38,6 +38,7 @@ pub(super) fn read(text: &str, problems: &Problems<'_>) -> Option<Config> {
         problems.at(text.len(), "service", "there is no service to protect", mend);
     }
     top.finish();
+    message::settle(&mut services);
     Some(Config { node, budget, services })
 }
 
@@ -80,6 +81,7 @@ fn budget(table: &mut Table<'_, '_>) -> Budget {
         total_mib: table.integer("total_mib", 1024, 1..=1_048_576),
         ring_mib,
         max_flows: table.integer("max_flows", 65_536, 1..=16_777_216),
+        replies_mib: table.integer("replies_mib", 512, 1..=1_048_576),
     }
 }
 
@@ -94,6 +96,7 @@ fn service(table: &mut Table<'_, '_>, problems: &Problems<'_>) -> Service {
     for (path, text) in listed.into_iter().flatten() {
         addresses.extend(host_address(problems, &path, &text));
     }
+    let scheme = scheme(table);
     Service {
         name,
         addresses,
@@ -101,8 +104,10 @@ fn service(table: &mut Table<'_, '_>, problems: &Problems<'_>) -> Service {
         command: command(table),
         user: user(table),
         workdir: workdir(table),
-        scheme: scheme(table),
+        // Without one there is a mistake, and no configuration.
+        scheme: scheme.unwrap_or(Scheme::Track),
         flow_budget_mib: table.integer("flow_budget_mib", 64, 1..=65_536),
+        message: message::read(table, problems, scheme),
         environment: environment(table),
     }
 }
@@ -213,22 +218,18 @@ fn environment(table: &mut Table<'_, '_>) -> std::collections::BTreeMap<String, 
     map
 }
 
-fn scheme(table: &mut Table<'_, '_>) -> Scheme {
+fn scheme(table: &mut Table<'_, '_>) -> Option<Scheme> {
     let name = table.optional_string("scheme", "\"track\"").unwrap_or("track".to_owned());
     match name.as_str() {
-        "track" => {}
-        "message" | "replay" | "checkpoint" => {
+        "track" => return Some(Scheme::Track),
+        "message" => return Some(Scheme::Message),
+        "replay" | "checkpoint" => {
             let what = format!("the scheme {name:?} is not built yet");
-            let mend = "write \"track\", for servers that give the same reply to the same request";
+            let mend = "write \"track\", for servers that give the same reply to the same request, \
+                        or \"message\", for HTTP/1 servers whose replies differ";
             table.wrong("scheme", what, mend);
         }
-        _ => {
-            let mend = match nearest(&name, &["track"]) {
-                Some(meant) => format!("did you mean {meant:?}?"),
-                None => "write \"track\"".to_owned(),
-            };
-            table.wrong("scheme", format!("there is no scheme {name:?}"), mend);
-        }
+        _ => table.unknown_word("scheme", &name, &["track", "message"]),
     }
-    Scheme::Track
+    None
 }

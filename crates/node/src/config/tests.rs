@@ -1,9 +1,15 @@
 //! Each test writes a mistake into a correct file and looks at what the operator is told.
 
+use http::Treatment;
+use replies::Excess;
+
 use super::*;
 
 const EXAMPLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/steadfast.toml"));
+
+const MESSAGE_EXAMPLE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/message.toml"));
 
 const SMALL: &str = r#"[node]
 name = "a"
@@ -29,6 +35,12 @@ fn mistakes(text: &str) -> Vec<Mistake> {
         Err(ConfigError::Wrong { mistakes, .. }) => mistakes,
         other => panic!("accepted:\n{text}\nas {other:?}"),
     }
+}
+
+/// What the scheme `message` reads in the file of a service that is complete otherwise.
+fn message(keys: &str) -> Service {
+    let text = format!("{SMALL}scheme = \"message\"\n{keys}\n");
+    parse(&text).unwrap_or_else(|error| panic!("{error}")).services.remove(0)
 }
 
 /// Replaces a line of [`SMALL`] (or appends to it) and expects exactly one mistake, reported at
@@ -66,8 +78,20 @@ fn the_documented_example_is_accepted_and_says_what_it_says() {
 }
 
 #[test]
+fn the_documented_example_of_message_has_both_schemes() {
+    let config = parse(MESSAGE_EXAMPLE).unwrap();
+    let schemes: Vec<_> = config.services.iter().map(|service| service.scheme).collect();
+    assert_eq!(schemes, [Scheme::Message, Scheme::Track]);
+    assert!(config.services[1].message.is_none() && config.services[1].policy().is_none());
+    let policy = config.services[0].policy().unwrap();
+    assert_eq!(policy.routes.treatment("GET", "/static/site.css"), Treatment::Regenerate);
+    assert_eq!(policy.routes.treatment("POST", "/static/site.css"), Treatment::Log);
+}
+
+#[test]
 fn a_written_configuration_reads_back_the_same() {
-    for text in [EXAMPLE, SMALL] {
+    let message = format!("{SMALL}scheme = \"message\"\nlong_replies = \"regenerate\"\n");
+    for text in [EXAMPLE, MESSAGE_EXAMPLE, SMALL, &message] {
         let config = parse(text).unwrap();
         assert_eq!(parse(&config.to_toml()).unwrap(), config);
     }
@@ -79,8 +103,72 @@ fn what_is_left_out_takes_its_default() {
     assert_eq!(config.node.control_port, 7077);
     assert_eq!(config.node.detection_ms, 100);
     assert_eq!(config.node.state_dir, Path::new("/run/steadfast"));
-    assert_eq!(config.budget, Budget { total_mib: 1024, ring_mib: 64, max_flows: 65536 });
+    let budget = Budget { total_mib: 1024, ring_mib: 64, max_flows: 65536, replies_mib: 512 };
+    assert_eq!(config.budget, budget);
     assert_eq!(config.services[0].command, None);
+    assert_eq!(config.services[0].message, None);
+    let policy = message("").policy().unwrap();
+    assert_eq!((policy.reply_bytes, policy.flow_bytes), (1 << 20, 8 << 20));
+    assert_eq!(policy.excess, Excess::Stream);
+    assert_eq!(policy.routes.treatment("GET", "/"), Treatment::Log);
+}
+
+#[test]
+fn the_keys_of_message_become_the_policy_of_the_reply_log() {
+    let policy = message(
+        "reply_budget_kib = 16384\nlong_replies = \"regenerate\"\n\
+         regenerate = [\"GET /static/**\", \"*  /ping\"]",
+    )
+    .policy()
+    .unwrap();
+    assert_eq!((policy.reply_bytes, policy.excess), (16 << 20, Excess::Regenerate));
+    assert!(policy.flow_bytes > 16 << 20);
+    for (method, target, treatment) in [
+        ("GET", "/static/a/b", Treatment::Regenerate),
+        ("HEAD", "/static/a/b", Treatment::Log),
+        ("POST", "/ping", Treatment::Regenerate),
+    ] {
+        assert_eq!(policy.routes.treatment(method, target), treatment, "{method} {target}");
+    }
+}
+
+#[test]
+fn what_message_cannot_use_is_refused() {
+    let with = |line: &str| format!("scheme = \"message\"\n{line}");
+    for (line, key, says) in [
+        ("reply_budget_kib = 15", "reply_budget_kib", "from 16 to 524288"),
+        ("reply_budget_kib = 524289", "reply_budget_kib", "from 16 to 524288"),
+        ("reply_budget_kib = 131072", "reply_budget_kib", "raise budget.replies_mib to 897"),
+        ("long_replies = \"streem\"", "long_replies", "did you mean \"stream\"?"),
+        ("long_replies = \"no\"", "long_replies", "write \"stream\" or \"regenerate\""),
+        ("long_replies = 1", "long_replies", "expected a string"),
+        ("regenerate = \"GET /\"", "regenerate", "a list of strings"),
+        ("regenerate = [\"GET /a\", \"/b\"]", "regenerate[1]", "is not a method; write one such"),
+        ("regenerate = [\"GET\"]", "regenerate[0]", "does not begin with \"/\""),
+        ("regenerate = [\"GET static/**\"]", "regenerate[0]", "such as \"GET /static/**\""),
+        ("regenerate = [\"GET /[a\"]", "regenerate[0]", "unclosed character class"),
+    ] {
+        refused("", &with(line), &format!("service[0].{key}"), says);
+    }
+    let small = "key_file = \"/k\"\n[budget]\nreplies_mib = 0";
+    refused("key_file = \"/k\"", small, "budget.replies_mib", "from 1 to");
+}
+
+#[test]
+fn keys_of_message_need_the_scheme() {
+    for (line, key) in [
+        ("reply_budget_kib = 1024", "reply_budget_kib"),
+        ("long_replies = \"stream\"", "long_replies"),
+        ("regenerate = []", "regenerate"),
+    ] {
+        let key = format!("service[0].{key}");
+        refused("", line, &key, "add scheme = \"message\"");
+        refused("", &format!("scheme = \"track\"\n{line}"), &key, "does not hold replies");
+        // A mistake in the scheme is one mistake, not two.
+        let found = mistakes(&format!("{SMALL}scheme = \"mesage\"\n{line}\n"));
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert!(found[0].mend.contains("did you mean \"message\"?"), "{found:#?}");
+    }
 }
 
 #[test]
@@ -136,7 +224,7 @@ fn values_of_the_wrong_kind_or_size_are_refused() {
 
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
-    for scheme in ["message", "replay", "checkpoint"] {
+    for scheme in ["replay", "checkpoint"] {
         let line = format!("scheme = \"{scheme}\"");
         refused("", &line, "service[0].scheme", "not built yet");
     }

@@ -30,13 +30,13 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use cluster::Core;
 use control::{Channel, Identity, Psk, Rng};
-use datapath::{Datapath, GateSettings, Settings};
+use datapath::{Datapath, Settings};
 use hostnet::{Interface, Offload, ServiceAddress, Tun};
 use nix::sys::signal::{SigSet, Signal};
 use takeover::{Budgets, Engine};
 
 use crate::check;
-use crate::config::{Arbiter, Config};
+use crate::config::{Arbiter, Config, Scheme, gate_settings};
 use crate::supervisor::Supervisor;
 
 use events::Events;
@@ -252,9 +252,13 @@ fn settings(config: &Config, service_link: &Interface, cluster_link: &Interface)
         max_flows: config.budget.max_flows,
         services: endpoints(config)
             .into_iter()
-            .map(|endpoints| datapath::Service { endpoints, held: false })
+            .zip(&config.services)
+            .map(|(endpoints, service)| datapath::Service {
+                endpoints,
+                held: service.scheme == Scheme::Message,
+            })
             .collect(),
-        gate: GateSettings::default(),
+        gate: gate_settings(&config.services),
     }
 }
 
