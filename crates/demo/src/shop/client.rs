@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
 use fastrand::Rng;
+use lab::Host;
 use nix::sys::socket::{setsockopt, sockopt};
 use sha2::{Digest, Sha256};
 
@@ -47,6 +48,7 @@ pub struct CrowdSpec {
 #[derive(Debug)]
 pub struct Crowd {
     clients: Vec<(Arc<Progress>, JoinHandle<Notes>)>,
+    first_failure: Arc<OnceLock<Failure>>,
 }
 
 /// What a client has to tell.
@@ -92,18 +94,27 @@ struct Progress {
     ended: AtomicBool,
 }
 
+/// Connects from a host of the lab to the shop at `at`.
+pub fn dial_from(host: &Host, at: SocketAddr, patience: Duration) -> Dial {
+    let host = host.clone();
+    Arc::new(move || {
+        let connect = || TcpStream::connect_timeout(&at, patience);
+        host.in_netns(connect).unwrap_or_else(|e| Err(io::Error::other(e)))
+    })
+}
+
 impl Crowd {
     /// Starts them. Rings `bell` at every reply and at the end.
     ///
     /// # Errors
     /// There are no more threads.
     pub fn start(spec: &CrowdSpec, bell: &Bell) -> anyhow::Result<Crowd> {
-        let mut clients = Vec::new();
+        let (mut clients, first_failure) = (Vec::new(), Arc::<OnceLock<Failure>>::default());
         for number in 1..=spec.clients {
             let (progress, spec, bell) = (Arc::<Progress>::default(), spec.clone(), bell.clone());
-            let shared = progress.clone();
+            let (shared, first_failure) = (progress.clone(), first_failure.clone());
             let live = move || {
-                let notes = live(number, &spec, || {
+                let notes = live(number, &spec, &first_failure, || {
                     shared.replies.fetch_add(1, Relaxed);
                     bell.ring();
                 });
@@ -114,7 +125,7 @@ impl Crowd {
             let thread = thread::Builder::new().name(format!("client {number}")).spawn(live);
             clients.push((progress, thread.context("cannot start a thread")?));
         }
-        Ok(Crowd { clients })
+        Ok(Crowd { clients, first_failure })
     }
 
     /// How many replies each client has.
@@ -127,6 +138,11 @@ impl Crowd {
         self.clients.iter().filter(|(progress, _)| !progress.ended.load(Relaxed)).count()
     }
 
+    /// What went wrong first, if something has.
+    pub fn first_failure(&self) -> Option<&Failure> {
+        self.first_failure.get()
+    }
+
     /// Waits for all of them.
     pub fn finish(self) -> Vec<Notes> {
         let join = |(_, thread): (_, JoinHandle<Notes>)| thread.join();
@@ -134,7 +150,12 @@ impl Crowd {
     }
 }
 
-fn live(number: usize, spec: &CrowdSpec, mut tick: impl FnMut()) -> Notes {
+fn live(
+    number: usize,
+    spec: &CrowdSpec,
+    first_failure: &OnceLock<Failure>,
+    mut tick: impl FnMut(),
+) -> Notes {
     let mut rng = Rng::with_seed(spec.seed.wrapping_add(number as u64));
     let (mut notes, mut made, mut named) = (Notes::default(), 0, 0);
     while made < spec.each && notes.failures.len() < MOST_FAILURES {
@@ -144,17 +165,15 @@ fn live(number: usize, spec: &CrowdSpec, mut tick: impl FnMut()) -> Notes {
         };
         let talk = Talk::draw(&mut rng, spec.each - made, name);
         made += talk.len();
-        match (spec.dial)() {
-            Ok(stream) => {
-                if let Err(failure) = converse(&stream, &talk, spec.patience, &mut notes, &mut tick)
-                {
-                    notes.failures.push(failure);
-                }
-            }
-            Err(e) => {
-                let (trouble, id) = (Trouble::of(&e), talk.bursts[0][0].id.clone());
-                notes.failures.push(Failure { trouble, id, detail: format!("connecting: {e}") });
-            }
+        let dialed = (spec.dial)().map_err(|e| {
+            let (trouble, id) = (Trouble::of(&e), talk.bursts[0][0].id.clone());
+            Failure { trouble, id, detail: format!("connecting: {e}") }
+        });
+        let done = dialed
+            .and_then(|stream| converse(&stream, &talk, spec.patience, &mut notes, &mut tick));
+        if let Err(failure) = done {
+            let _ = first_failure.set(failure.clone()); // somebody else's may be the first
+            notes.failures.push(failure);
         }
     }
     notes
@@ -395,10 +414,15 @@ mod tests {
             seed: 1,
             dial: Arc::new(move || TcpStream::connect(at)),
         };
-        let trouble = |notes: &Notes| notes.failures[0].trouble;
+        let trouble = || {
+            let first = OnceLock::new();
+            let notes = live(1, &spec, &first, || {});
+            assert_eq!(Some(&notes.failures[0]), first.get());
+            notes.failures[0].trouble
+        };
         // Nobody accepts, but the kernel does.
-        assert_eq!(trouble(&live(1, &spec, || {})), Trouble::Timeout);
+        assert_eq!(trouble(), Trouble::Timeout);
         drop(listener);
-        assert_eq!(trouble(&live(1, &spec, || {})), Trouble::Refused);
+        assert_eq!(trouble(), Trouble::Refused);
     }
 }

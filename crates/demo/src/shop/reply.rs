@@ -300,7 +300,14 @@ impl<'a> Inbox<'a> {
                 Ok(true)
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => self.fill(),
-            Err(e) => Err(Trouble::of(&e).with(format!("{e} after {} bytes", self.got.len()))),
+            Err(e) => {
+                let (trouble, had) = (Trouble::of(&e), self.got.len());
+                let why = match trouble {
+                    Trouble::Timeout => format!("nothing for {:?}", self.patience),
+                    _ => e.to_string(),
+                };
+                Err(trouble.with(format!("{why} after {had} bytes")))
+            }
         }
     }
 }

@@ -2,9 +2,6 @@
 //! against the shop's own logs.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::TcpStream;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
@@ -13,7 +10,7 @@ use lab::Kill;
 use serde::Serialize;
 
 use super::audit::{Audit, Twice, read_logs};
-use super::client::{Crowd, CrowdSpec, Notes};
+use super::client::{Crowd, CrowdSpec, Failure, Notes, dial_from};
 use super::request::Kind;
 use crate::clock::Bell;
 use crate::display::{Display, Unit};
@@ -75,7 +72,7 @@ struct Fate {
 pub(crate) fn perform(options: &Options, requests: usize, pair: &Pair) -> anyhow::Result<Report> {
     interrupt::check()?;
     let each = requests.div_ceil(options.clients);
-    let (at, victim, host) = (pair.at(), pair.primary()?, pair.client()?.clone());
+    let (at, victim, client) = (pair.at(), pair.primary()?, pair.client()?);
     let mut display = Display::new(Unit::Replies, options.clients, each as u64);
     let survivor = other(victim);
     display.say(&format!("Clients connect to {at}; {victim} is primary, {survivor} backs it up."));
@@ -86,10 +83,7 @@ pub(crate) fn perform(options: &Options, requests: usize, pair: &Pair) -> anyhow
         each,
         patience: PATIENCE,
         seed: fastrand::u64(..),
-        dial: Arc::new(move || {
-            let connect = || TcpStream::connect_timeout(&at, PATIENCE);
-            host.in_netns(connect).unwrap_or_else(|e| Err(io::Error::other(e)))
-        }),
+        dial: dial_from(client, at, PATIENCE),
     };
     let crowd = Crowd::start(&spec, &bell)?;
     // Half of the replies, and everybody on the way.
@@ -98,14 +92,16 @@ pub(crate) fn perform(options: &Options, requests: usize, pair: &Pair) -> anyhow
         let replies = crowd.replies();
         replies.iter().sum::<u64>() >= half as u64 && replies.iter().all(|&r| r > 0)
             || crowd.at_work() == 0
+            || crowd.first_failure().is_some()
     })?;
+    if let Some(Failure { trouble, id, detail }) = crowd.first_failure() {
+        display.finish();
+        let name = trouble.name();
+        bail!("a client got no right reply before anything failed: {id}: {name}: {detail}");
+    }
     if crowd.at_work() == 0 {
         display.finish();
-        let notes = crowd.finish();
-        match notes.iter().flat_map(|n| &n.failures).next() {
-            Some(f) => bail!("there was no failure yet, and a client noticed: {}", f.detail),
-            None => bail!("all clients were served before the failure: ask for more --requests"),
-        }
+        bail!("all clients were served before the failure: ask for more --requests");
     }
     let killed_ns = pair.kill(victim, &options.kill)?;
     display.say(&format!("Killed: {} of {victim}.", options.kill));
@@ -257,18 +253,20 @@ fn print(report: &Report, failure: &str) {
     let agree = match report.faults.len() {
         0 if report.ok => "every reply well formed and agreeing with the shop's log".to_owned(),
         0 => "the replies that came agree with the shop's log".to_owned(),
+        1 => "1 contradiction to the shop's log".to_owned(),
         faults => format!("{} contradictions to the shop's log", count(faults)),
     };
     let twice = match report.executed_twice.len() {
-        0 => "no request executed twice".to_owned(),
-        1 => "1 request executed twice because its first reply had not been logged".to_owned(),
+        0 if report.faults.is_empty() => ", no request executed twice".to_owned(),
+        0 => String::new(), // the contradictions tell
+        1 => ", 1 request executed twice because its first reply had not been logged".to_owned(),
         n => format!(
-            "{} requests executed twice because their first reply had not been logged",
+            ", {} requests executed twice because their first reply had not been logged",
             count(n)
         ),
     };
     println!(
-        "{verdict}: {} clients, {sent} requests, {failure}: {} errors, {agree}, {twice}.",
+        "{verdict}: {} clients, {sent} requests, {failure}: {} errors, {agree}{twice}.",
         report.clients,
         count(errors.len())
     );
