@@ -17,7 +17,7 @@ say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
 
 command -v apt-get >/dev/null || {
   echo "steadfast: this script knows apt only; install by hand: clang, llvm, libelf and zlib" >&2
-  echo "  headers, pkg-config, iproute2, tcpdump, curl, wget, python3, nginx, apache2, busybox" >&2
+  echo "  headers, pkg-config, iproute2, tcpdump, curl, wget, python3, nginx, apache2, busybox, gunicorn, gevent" >&2
   exit 1
 }
 command -v cargo >/dev/null || {
@@ -28,6 +28,7 @@ command -v cargo >/dev/null || {
 packages=(build-essential clang llvm libelf-dev zlib1g-dev pkg-config linux-libc-dev)
 if [ "$what" = run ]; then
   packages+=(iproute2 tcpdump curl wget python3 ca-certificates apache2-bin busybox-static
+    gunicorn python3-gevent
     libpcre2-8-0 libssl3 libcrypt1 zlib1g)
 fi
 

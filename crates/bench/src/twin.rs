@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use demo::config::Scheme;
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, Service, Spec, other};
 use demo::server::{Place, Server};
@@ -325,6 +326,7 @@ fn sink_service() -> Service {
         name: "sink".to_owned(),
         port: SINK_PORT,
         program: Arc::new(sink_command),
+        scheme: Scheme::Track,
         flow_budget_mib: FLOW_BUDGET_MIB,
     }
 }

@@ -6,6 +6,26 @@ use std::path::Path;
 
 use lab::{Host, Link};
 
+/// How a service is protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    /// Its replies can be made again: the other node's server does.
+    #[default]
+    Track,
+    /// Whole replies are held by two nodes before they leave.
+    Message,
+}
+
+impl Scheme {
+    /// Its name in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Track => "track",
+            Scheme::Message => "message",
+        }
+    }
+}
+
 /// A service of both nodes; only the command may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceText {
@@ -17,6 +37,8 @@ pub struct ServiceText {
     pub port: u16,
     /// Program and arguments.
     pub command: Vec<String>,
+    /// How it is protected.
+    pub scheme: Scheme,
     /// Client bytes that one flow may have in the journal.
     pub flow_budget_mib: u32,
 }
@@ -86,11 +108,12 @@ state_dir = {state}
         write!(
             text,
             "\n[[service]]\nname = {}\naddress = {}\nport = {}\ncommand = {}\n\
-             scheme = \"track\"\nflow_budget_mib = {}\n",
+             scheme = {}\nflow_budget_mib = {}\n",
             quoted(&service.name),
             list(addresses),
             service.port,
             list(command),
+            quoted(service.scheme.name()),
             service.flow_budget_mib
         )
         .expect("writing to a string cannot fail");

@@ -5,41 +5,74 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::download::Download;
-
 /// More bars than this do not fit a screen: then there is one for all.
 const MOST_BARS: usize = 32;
 /// How often a line is printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// The display of all downloads.
+/// What is counted for each client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Bytes of downloads.
+    Bytes,
+    /// Replies of the shop.
+    Replies,
+}
+
+impl Unit {
+    fn template(self) -> &'static str {
+        match self {
+            Unit::Bytes => "{prefix:>10} {bar:40.green/dim} {bytes:>10} {binary_bytes_per_sec:>12}",
+            Unit::Replies => "{prefix:>10} {bar:40.green/dim} {human_pos:>7} replies {per_sec:>12}",
+        }
+    }
+
+    /// What a client is.
+    fn client(self) -> &'static str {
+        match self {
+            Unit::Bytes => "curl",
+            Unit::Replies => "client",
+        }
+    }
+
+    /// A line where there is no terminal.
+    fn line(self, total: u64, running: usize) -> String {
+        match self {
+            Unit::Bytes => format!("{} MB, {running} downloads running", total / 1_000_000),
+            Unit::Replies => format!("{total} replies, {running} clients at work"),
+        }
+    }
+}
+
+/// The display of all clients.
 pub(crate) struct Display {
-    size: u64,
+    unit: Unit,
+    each: u64,
     bars: Option<(MultiProgress, Vec<ProgressBar>)>,
     next_line: Instant,
 }
 
 impl Display {
-    /// For `clients` downloads of `size` bytes each.
-    pub(crate) fn new(clients: usize, size: u64) -> Display {
+    /// For `clients`, who want so much each.
+    pub(crate) fn new(unit: Unit, clients: usize, each: u64) -> Display {
         let bars = std::io::stderr().is_terminal().then(|| {
             let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(15));
-            let line = "{prefix:>10} {bar:40.green/dim} {bytes:>10} {binary_bytes_per_sec:>12}";
-            let style = ProgressStyle::with_template(line)
+            let style = ProgressStyle::with_template(unit.template())
                 .expect("the template is right")
                 .progress_chars("━╸─");
             let bar = |name: String, length| {
                 let bar = all.add(ProgressBar::new(length)).with_style(style.clone());
                 bar.with_prefix(name)
             };
+            let name = unit.client();
             let bars = if clients <= MOST_BARS {
-                (1..=clients).map(|n| bar(format!("curl {n}"), size)).collect()
+                (1..=clients).map(|n| bar(format!("{name} {n}"), each)).collect()
             } else {
-                vec![bar(format!("{clients} curls"), size.saturating_mul(clients as u64))]
+                vec![bar(format!("{clients} {name}s"), each.saturating_mul(clients as u64))]
             };
             (all, bars)
         });
-        Display { size, bars, next_line: Instant::now() }
+        Display { unit, each, bars, next_line: Instant::now() }
     }
 
     /// Prints a line that stays.
@@ -52,23 +85,21 @@ impl Display {
         }
     }
 
-    /// Shows where the downloads are.
-    pub(crate) fn update(&mut self, downloads: &[Download]) {
-        let total: u64 = downloads.iter().map(Download::bytes).sum();
+    /// Shows how much each client has, of whom so many are running.
+    pub(crate) fn update(&mut self, have: &[u64], running: usize) {
+        let total: u64 = have.iter().sum();
         match &self.bars {
-            Some((_, bars)) if bars.len() == downloads.len() => {
-                for (bar, download) in bars.iter().zip(downloads) {
-                    bar.set_position(download.bytes());
+            Some((_, bars)) if bars.len() == have.len() => {
+                for (bar, &have) in bars.iter().zip(have) {
+                    bar.set_position(have);
                 }
             }
             Some((_, bars)) => bars.iter().for_each(|bar| bar.set_position(total)),
             None if Instant::now() >= self.next_line => {
                 self.next_line = Instant::now() + LINE_EVERY;
-                let running = downloads.iter().filter(|d| !d.ended()).count();
-                let all = self.size.saturating_mul(downloads.len() as u64).max(1);
+                let all = self.each.saturating_mul(have.len() as u64).max(1);
                 let percent = u128::from(total) * 100 / u128::from(all);
-                let mb = total / 1_000_000;
-                eprintln!("{percent:>4} %  {mb} MB, {running} downloads running");
+                eprintln!("{percent:>4} %  {}", self.unit.line(total, running));
             }
             None => {}
         }

@@ -20,7 +20,7 @@ use crate::clock::{Bell, now_ns};
 use crate::find;
 
 /// Shorter pauses are scheduling, not stalls.
-const STALL_NS: u64 = 2_000_000;
+pub(crate) const STALL_NS: u64 = 2_000_000;
 
 /// A program that downloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +92,14 @@ pub struct Outcome {
 impl Outcome {
     /// The longest stall that was not over at `at_ns`.
     pub fn longest_stall_after(&self, at_ns: u64) -> Option<Stall> {
-        let late = self.stalls.iter().filter(|s| s.to_ns > at_ns);
-        late.max_by_key(|s| s.to_ns - s.from_ns).copied()
+        longest_after(&self.stalls, at_ns)
     }
+}
+
+/// The longest stall that was not over at `at_ns`.
+pub(crate) fn longest_after(stalls: &[Stall], at_ns: u64) -> Option<Stall> {
+    let late = stalls.iter().filter(|s| s.to_ns > at_ns);
+    late.max_by_key(|s| s.to_ns - s.from_ns).copied()
 }
 
 /// A running download.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::config::Scheme;
 use crate::find;
 use crate::pair::Service;
 
@@ -18,6 +19,7 @@ pub fn service(flow_budget_mib: u32) -> Service {
             let root = place.site.root().display().to_string();
             Ok(vec![python, "-c".into(), SCRIPT.into(), ip, port, root])
         }),
+        scheme: Scheme::Track,
         flow_budget_mib,
     }
 }

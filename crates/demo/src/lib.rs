@@ -1,8 +1,8 @@
 //! A pair of nodes under load: real servers, real clients, a failure, and what the clients
 //! noticed.
 //!
-//! [`run`] is `steadfast demo`. The pieces it is made of ([`pair`], [`server`], [`download`],
-//! [`idle`], [`report`]) are public, because the end-to-end tests ask the same questions of other
+//! [`run()`] is `steadfast demo`. The pieces it is made of ([`pair`], [`server`], [`download`],
+//! [`idle`], [`shop`], [`report`]) are public, because the end-to-end tests ask the same questions of other
 //! failures, servers and networks.
 
 pub mod clock;
@@ -18,6 +18,7 @@ pub mod pair;
 pub mod report;
 mod run;
 pub mod server;
+pub mod shop;
 pub mod site;
 
-pub use run::{Options, run};
+pub use run::{Downloads, Options, Work, run};

@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use lab::{CaptureOptions, Host, Lab, Link, NodeSpec, Rate};
 
 use crate::clock::{boottime_ns, now_ns};
-use crate::config::{Common, ServiceText, node_toml, state_dir};
+use crate::config::{Common, Scheme, ServiceText, node_toml, state_dir};
 use crate::operator::{Event, Operator, Status};
 use crate::server::{Place, Server};
 use crate::site::Site;
@@ -36,6 +36,8 @@ pub struct Service {
     pub port: u16,
     /// Its server.
     pub program: Program,
+    /// How it is protected.
+    pub scheme: Scheme,
     /// Client bytes that one flow may have in the journal.
     pub flow_budget_mib: u32,
 }
@@ -82,6 +84,7 @@ impl Service {
             name: server.name().to_owned(),
             port: 80,
             program: Arc::new(move |place| server.command(place)),
+            scheme: Scheme::Track,
             flow_budget_mib: 64,
         }
     }
@@ -280,6 +283,7 @@ fn services(spec: &Spec, node: &str, dir: &Path, site: &Site) -> anyhow::Result<
             addresses: vec![ip],
             port: service.port,
             command: (service.program)(&Place { node, dir, site, at })?,
+            scheme: service.scheme,
             flow_budget_mib: service.flow_budget_mib,
         });
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::clock::ms_between;
-use crate::download::{Outcome, Stall};
+use crate::download::{Outcome, Stall, longest_after};
 use crate::idle::IdleReport;
 use crate::operator::{Event, Flows, Takeover};
 
@@ -98,41 +98,55 @@ pub struct Moment {
     pub detail: String,
 }
 
-/// Everything that the report is made from.
+/// Everything that the report on downloads is made from.
 #[derive(Clone, Debug)]
 pub struct Findings {
-    /// When the failure took effect.
-    pub killed_ns: u64,
+    /// The failure; the clients' stalls are those of `outcomes`.
+    pub course: Course,
     /// Downloads, as they ended.
     pub outcomes: Vec<Outcome>,
     /// The file's hash.
     pub sha256: [u8; 32],
-    /// Events of both nodes since the failure, in order.
+}
+
+/// A failure and what followed, as nodes and clients saw it.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// When the failure took effect.
+    pub killed_ns: u64,
+    /// Events of both nodes since then, in order.
     pub events: Vec<(&'static str, Event)>,
     /// The survivor's account, if it gives one.
     pub survivor: Option<(Takeover, Flows)>,
+    /// What the clients are.
+    pub clients: &'static str,
+    /// The times in which each client waited, in order.
+    pub stalls: Vec<Vec<Stall>>,
 }
 
 impl Findings {
     /// Every download's fate.
     pub fn clients(&self) -> Vec<ClientReport> {
+        let killed_ns = self.course.killed_ns;
         let client = |outcome: &Outcome| ClientReport {
             bytes: outcome.bytes,
             sha256_ok: outcome.sha256 == self.sha256,
             error: outcome.error.clone(),
-            longest_stall_ms: self.stall(outcome).map_or(0.0, length_ms),
+            longest_stall_ms: outcome.longest_stall_after(killed_ns).map_or(0.0, length_ms),
         };
         self.outcomes.iter().map(client).collect()
     }
+}
 
-    fn stall(&self, outcome: &Outcome) -> Option<Stall> {
-        outcome.longest_stall_after(self.killed_ns)
+impl Course {
+    fn stall(&self, stalls: &[Stall]) -> Option<Stall> {
+        longest_after(stalls, self.killed_ns)
     }
 
-    /// Stalls of the downloads that were running when the failure happened.
+    /// Stalls of the clients that were waiting, or had to wait later.
     pub fn gap(&self) -> Gap {
         let mut stalls: Vec<f64> =
-            self.outcomes.iter().filter_map(|o| self.stall(o)).map(length_ms).collect();
+            self.stalls.iter().filter_map(|s| self.stall(s)).map(length_ms).collect();
         stalls.sort_by(f64::total_cmp);
         let Some(&max) = stalls.last() else { return Gap::default() };
         // Nearest rank: the smallest stall that so many percent do not exceed.
@@ -196,15 +210,18 @@ impl Findings {
         // What was under way still arrives after the failure; the stall over the promotion ends
         // with the first byte that the other node sent.
         let promoted_ns = self.first(&["promoted"]).map(|(_, e)| e.boottime_ns);
-        let over = |o: &Outcome| {
-            let stalls = o.stalls.iter().copied();
-            let over = promoted_ns.and_then(|ns| stalls.clone().find(|s| s.covers(ns)));
-            over.or_else(|| self.stall(o))
+        let over = |stalls: &Vec<Stall>| {
+            let over = promoted_ns.and_then(|ns| stalls.iter().copied().find(|s| s.covers(ns)));
+            over.or_else(|| self.stall(stalls))
         };
-        let ends: Vec<u64> = self.outcomes.iter().filter_map(over).map(|s| s.to_ns).collect();
+        let ends: Vec<u64> = self.stalls.iter().filter_map(over).map(|s| s.to_ns).collect();
         if let (Some(&first), Some(&last)) = (ends.iter().min(), ends.iter().max()) {
             out.push(moment(first, "first byte", "a client hears from the other node".into()));
-            out.push(moment(last, "all caught up", format!("{} downloads go on", ends.len())));
+            out.push(moment(
+                last,
+                "all caught up",
+                format!("{} {} go on", ends.len(), self.clients),
+            ));
         }
         out.sort_by(|x, y| x.ms.total_cmp(&y.ms));
         out
@@ -246,17 +263,15 @@ mod tests {
         ("b", event)
     }
 
-    fn findings() -> Findings {
-        let outcome = |from: u64, to: u64| Outcome {
-            bytes: 10,
-            sha256: [7; 32],
-            error: None,
-            stalls: vec![Stall { from_ns: from * MS, to_ns: to * MS }],
-        };
-        Findings {
+    fn stall(from: u64, to: u64) -> Stall {
+        Stall { from_ns: from * MS, to_ns: to * MS }
+    }
+
+    fn course() -> Course {
+        Course {
             killed_ns: 1000 * MS,
-            outcomes: vec![outcome(1001, 1121), outcome(1000, 1125), outcome(500, 900)],
-            sha256: [7; 32],
+            clients: "downloads",
+            stalls: [stall(1001, 1121), stall(1000, 1125), stall(500, 900)].map(|s| vec![s]).into(),
             events: vec![
                 event(1100, "suspected"),
                 event(1105, "promoted"),
@@ -269,11 +284,23 @@ mod tests {
         }
     }
 
+    fn findings() -> Findings {
+        let outcome = |stalls: &Vec<Stall>| Outcome {
+            bytes: 10,
+            sha256: [7; 32],
+            error: None,
+            stalls: stalls.clone(),
+        };
+        let course = course();
+        let outcomes = course.stalls.iter().map(outcome).collect();
+        Findings { course, outcomes, sha256: [7; 32] }
+    }
+
     #[test]
     fn times_count_from_the_failure() {
-        let f = findings();
-        assert_eq!((f.detection_ms(), f.promotion_ms()), (Some(100.0), Some(5.0)));
-        let line: Vec<_> = f.timeline("host a").into_iter().map(|m| (m.ms, m.what)).collect();
+        let c = course();
+        assert_eq!((c.detection_ms(), c.promotion_ms()), (Some(100.0), Some(5.0)));
+        let line: Vec<_> = c.timeline("host a").into_iter().map(|m| (m.ms, m.what)).collect();
         let expected = [
             (0.0, "killed"),
             (100.0, "suspected"),
@@ -288,20 +315,20 @@ mod tests {
 
     #[test]
     fn a_longer_stall_later_is_a_gap_but_not_the_catching_up() {
-        let mut f = findings();
-        f.outcomes[0].stalls.push(Stall { from_ns: 1200 * MS, to_ns: 1400 * MS });
-        assert_eq!(f.gap().max, 200.0);
-        let line = f.timeline("host a");
+        let mut c = course();
+        c.stalls[0].push(stall(1200, 1400));
+        assert_eq!(c.gap().max, 200.0);
+        let line = c.timeline("host a");
         let caught_up = line.iter().find(|m| m.what == "all caught up").unwrap();
         assert_eq!(caught_up.ms, 125.0);
     }
 
     #[test]
     fn a_download_that_was_over_counts_for_no_gap() {
-        let f = findings();
-        assert_eq!(f.gap(), Gap { p50: 120.0, p99: 125.0, max: 125.0 });
-        assert_eq!(f.clients()[2].longest_stall_ms, 0.0);
-        assert_eq!(Findings { outcomes: Vec::new(), ..f }.gap(), Gap::default());
+        let c = course();
+        assert_eq!(c.gap(), Gap { p50: 120.0, p99: 125.0, max: 125.0 });
+        assert_eq!(Course { stalls: Vec::new(), ..c }.gap(), Gap::default());
+        assert_eq!(findings().clients()[2].longest_stall_ms, 0.0);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `steadfast demo`: downloads through a pair, one node fails, every byte is checked.
+//! `steadfast demo`: downloads through a pair, one node fails, every byte is checked; or, with
+//! `--scheme message`, a shop ([`crate::shop`]).
 //!
 //! The failure comes when every client has started and half of all bytes have arrived, so
 //! each connection has a history to be carried over and a future to be carried into.
@@ -12,13 +13,14 @@ use lab::Kill;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::Bell;
-use crate::display::Display;
+use crate::display::{Display, Unit};
 use crate::download::{Client, Download, Outcome};
 use crate::idle::{Idle, IdleReport};
 use crate::interrupt;
 use crate::pair::{Pair, Service, Spec, other};
-use crate::report::{Findings, IdleSummary, Report};
+use crate::report::{Course, Findings, IdleSummary, Report};
 use crate::server::Server;
+use crate::shop;
 
 /// No byte for any client for so long: they will wait for ever.
 const GIVE_UP: Duration = Duration::from_secs(60);
@@ -28,18 +30,14 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// What the demo is to do.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many downloads run at once.
+    /// How many clients there are at once.
     pub clients: usize,
-    /// Idle connections beside them.
-    pub idle: usize,
-    /// Bytes of the file.
-    pub size: u64,
+    /// What they do, and what serves them.
+    pub work: Work,
     /// How the primary fails.
     pub kill: Kill,
     /// Use IPv6.
     pub ipv6: bool,
-    /// The server to protect.
-    pub server: Server,
     /// Rate of the service link, Mbit/s; 0: as fast as it goes.
     pub rate_mbit: u64,
     /// Silence after which the backup suspects the primary.
@@ -50,7 +48,30 @@ pub struct Options {
     pub keep: bool,
 }
 
-/// Runs the demo. `true`: every client got identical bytes and no error.
+/// What clients do.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// They download a file; the scheme is `track`.
+    Downloads(Downloads),
+    /// They buy in the shop; the scheme is `message`.
+    Shop {
+        /// How many requests they make in all.
+        requests: usize,
+    },
+}
+
+/// A file that is downloaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Downloads {
+    /// Idle connections beside the downloads.
+    pub idle: usize,
+    /// Bytes of the file.
+    pub size: u64,
+    /// The server to protect.
+    pub server: Server,
+}
+
+/// Runs the demo. `true`: every client got the right bytes and no error.
 ///
 /// # Errors
 /// It could not be run to its end, or was interrupted.
@@ -59,23 +80,34 @@ pub fn run(options: &Options) -> anyhow::Result<bool> {
         nix::unistd::geteuid().is_root(),
         "the demo makes hosts of network namespaces, which needs root: run it with sudo"
     );
-    ensure!(options.size > 0, "an empty file shows nothing: choose a --size above 0");
+    match &options.work {
+        Work::Downloads(work) => {
+            ensure!(work.size > 0, "an empty file shows nothing: choose a --size above 0");
+        }
+        Work::Shop { requests } => shop::check(options, *requests)?,
+    }
     interrupt::listen()?;
     limits()?;
     let artifacts = std::env::temp_dir().join(format!("steadfast-demo-{}", std::process::id()));
     let pair = bring_up(options, &artifacts)?;
-    let result = perform(options, &pair);
-    let failed = !result.as_ref().is_ok_and(|report| report.ok);
+    let result = match &options.work {
+        Work::Downloads(work) => {
+            perform(options, work, &pair).map(|r| (r.ok, serde_json::to_string_pretty(&r)))
+        }
+        Work::Shop { requests } => shop::perform(options, *requests, &pair)
+            .map(|r| (r.ok, serde_json::to_string_pretty(&r))),
+    };
+    let failed = !result.as_ref().is_ok_and(|(ok, _)| *ok);
     if options.keep || (failed && interrupt::check().is_ok()) {
         pair.lab.keep_files(); // says where they are when it goes down
     }
     drop(pair);
-    let report = result?;
+    let (ok, text) = result?;
     if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
+        let text = text? + "\n";
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(report.ok)
+    Ok(ok)
 }
 
 /// A crash that is wanted leaves no core file; many connections need many descriptors.
@@ -88,36 +120,49 @@ fn limits() -> anyhow::Result<()> {
 }
 
 fn bring_up(options: &Options, artifacts: &std::path::Path) -> anyhow::Result<Pair> {
-    let mb = options.size as f64 / 1e6;
-    eprintln!("Bringing up hosts client, a and b, with {} and a file of {mb} MB…", options.server);
-    Pair::up(&Spec {
+    let (service, size) = match &options.work {
+        Work::Downloads(Downloads { size, server, .. }) => {
+            let mb = *size as f64 / 1e6;
+            eprintln!("Bringing up hosts client, a and b, with {server} and a file of {mb} MB…");
+            (Service::web(*server), *size)
+        }
+        Work::Shop { .. } => {
+            eprintln!("Bringing up hosts client, a and b, with a shop…");
+            (shop::service(), 0) // the shop has no files
+        }
+    };
+    let pair = Pair::up(&Spec {
         binary: None,
         rate_mbit: (options.rate_mbit > 0).then_some(options.rate_mbit),
         cluster_rate_mbit: None,
         ipv6: options.ipv6,
-        size: options.size,
-        services: vec![Service::web(options.server)],
+        size,
+        services: vec![service],
         detection_ms: options.detection_ms,
         capture: true,
         artifacts: artifacts.to_owned(),
-    })
+    });
+    match options.work {
+        Work::Downloads(_) => pair,
+        Work::Shop { .. } => pair.map_err(shop::explain),
+    }
 }
 
-fn perform(options: &Options, pair: &Pair) -> anyhow::Result<Report> {
+fn perform(options: &Options, work: &Downloads, pair: &Pair) -> anyhow::Result<Report> {
     interrupt::check()?;
     let (at, victim, client) = (pair.at(), pair.primary()?, pair.client()?);
     let survivor = other(victim);
-    let mut display = Display::new(options.clients, options.size);
+    let mut display = Display::new(Unit::Bytes, options.clients, work.size);
     display.say(&format!("Clients connect to {at}; {victim} is primary, {survivor} backs it up."));
 
-    let history = options.server.keeps_alive().then_some(1);
-    let idle = Idle::open(client, at, &pair.site, options.idle, history, ANSWER_WITHIN)?;
+    let history = work.server.keeps_alive().then_some(1);
+    let idle = Idle::open(client, at, &pair.site, work.idle, history, ANSWER_WITHIN)?;
     let bell = Bell::default();
     let start = |_| Download::start(client, Client::Curl, at, crate::site::Site::LARGE, &bell);
     let downloads: Vec<Download> = (0..options.clients).map(start).collect::<Result<_, _>>()?;
 
     // Half of the bytes, and everybody on the way.
-    let half = options.size.saturating_mul(options.clients as u64) / 2;
+    let half = work.size.saturating_mul(options.clients as u64) / 2;
     watch(&downloads, &bell, &mut display, |downloads| {
         let total: u64 = downloads.iter().map(Download::bytes).sum();
         total >= half && downloads.iter().all(|d| d.bytes() > 0)
@@ -142,14 +187,15 @@ fn perform(options: &Options, pair: &Pair) -> anyhow::Result<Report> {
     display.finish();
 
     let status = pair.status(survivor).ok();
-    let findings = Findings {
+    let course = Course {
         killed_ns,
-        outcomes,
-        sha256: pair.site.sha256,
         events: pair.events_since(killed_ns),
         survivor: status.map(|s| (s.takeover, s.flows)),
+        clients: "downloads",
+        stalls: outcomes.iter().map(|outcome| outcome.stalls.clone()).collect(),
     };
-    let report = conclude(options, victim, &failure, early, &findings, idle);
+    let findings = Findings { course, outcomes, sha256: pair.site.sha256 };
+    let report = conclude(options, work, victim, &failure, early, &findings, idle);
     print(&report);
     Ok(report)
 }
@@ -162,10 +208,14 @@ fn watch(
     done: impl Fn(&[Download]) -> bool,
 ) -> anyhow::Result<()> {
     let total = || downloads.iter().map(Download::bytes).sum::<u64>();
+    let show = |display: &mut Display| {
+        let have: Vec<u64> = downloads.iter().map(Download::bytes).collect();
+        display.update(&have, downloads.iter().filter(|d| !d.ended()).count());
+    };
     let (mut seen, mut moved) = (total(), Instant::now());
     while !bell.wait_until(Duration::from_millis(60), || done(downloads)) {
         interrupt::check()?;
-        display.update(downloads);
+        show(display);
         if total() != seen {
             (seen, moved) = (total(), Instant::now());
         }
@@ -179,19 +229,20 @@ fn watch(
             bail!("{waiting} downloads have waited {GIVE_UP:?} for their next byte; given up");
         }
     }
-    display.update(downloads);
+    show(display);
     Ok(())
 }
 
 fn conclude(
     options: &Options,
+    work: &Downloads,
     victim: &str,
     failure: &str,
     early: usize,
     findings: &Findings,
     idle: IdleReport,
 ) -> Report {
-    let clients = findings.clients();
+    let (clients, course) = (findings.clients(), &findings.course);
     let idle = IdleSummary::from(idle);
     let mut problems = Vec::new();
     let mut sorry = |wrong: bool, text: String| {
@@ -199,29 +250,29 @@ fn conclude(
             problems.push(text);
         }
     };
-    sorry(findings.survivor.is_none(), format!("node {} gives no status", other(victim)));
+    sorry(course.survivor.is_none(), format!("node {} gives no status", other(victim)));
     sorry(
         early == options.clients,
         "every download had ended before the failure: choose a larger --size".to_owned(),
     );
     // Resets do not count by themselves: a connection that had ended before the failure is reset
     // too if its last acknowledgement comes late, and nobody notices.
-    let flows = findings.flows();
+    let flows = course.flows();
     let ok = clients.iter().all(|c| c.ok()) && idle.failures.is_empty() && problems.is_empty();
     Report {
         ok,
-        server: options.server.name().to_owned(),
+        server: work.server.name().to_owned(),
         kill: options.kill.to_string(),
         ipv6: options.ipv6,
-        size: options.size,
+        size: work.size,
         killed_node: victim.to_owned(),
         clients,
         idle,
-        detection_ms: findings.detection_ms(),
-        promotion_ms: findings.promotion_ms(),
-        gap_ms: findings.gap(),
+        detection_ms: course.detection_ms(),
+        promotion_ms: course.promotion_ms(),
+        gap_ms: course.gap(),
         flows,
-        timeline: findings.timeline(failure),
+        timeline: course.timeline(failure),
         problems,
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use demo::clock::now_ns;
+use demo::config::Scheme;
 use demo::find;
 use demo::pair::{Service, other};
 use e2e::{How, MB, Moment, PATIENCE, Scenario, Stage, undisturbed};
@@ -161,6 +162,7 @@ fn a_server_that_ends_in_good_order_closes_its_connections() {
                 let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
                 Ok(vec![python, "-c".into(), ENDS.into(), ip, port])
             }),
+            scheme: Scheme::Track,
             flow_budget_mib: 1,
         };
         let stage = Scenario::new().service(service).idle(0).up();

@@ -44,7 +44,7 @@ pub enum Command {
     Events(EventsArgs),
     /// Hand this node's connections and addresses to the other node, without a failure
     Switchover(ConfigArg),
-    /// Download through a pair of nodes in namespaces, kill one of them, check every byte
+    /// Use a pair of nodes in namespaces, kill one of them, check every byte that clients get
     Demo(DemoArgs),
     /// Hosts in network namespaces, running the real daemon, to try things out
     Lab(::lab::cli::LabArgs),
@@ -97,15 +97,24 @@ pub struct EventsArgs {
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// How many downloads run at once
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    pub clients: u32,
-    /// How many idle keep-alive connections are open beside them
-    #[arg(long, default_value_t = 100)]
-    pub idle: u32,
-    /// How many bytes each client downloads
-    #[arg(long, value_name = "BYTES", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub size: u64,
+    /// How the service is protected
+    #[arg(long, default_value = "track")]
+    pub scheme: Scheme,
+    /// How many clients there are at once [default: track 20, message 64]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: Option<u32>,
+    /// track: how many idle keep-alive connections are open beside the downloads [default: 100]
+    #[arg(long)]
+    pub idle: Option<u32>,
+    /// track: how many bytes each client downloads [default: 100000000]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub size: Option<u64>,
+    /// track: the server to protect [default: nginx]
+    #[arg(long)]
+    pub server: Option<Server>,
+    /// message: how many requests the clients make in all [default: 12000]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub requests: Option<u32>,
     /// How the primary dies
     #[arg(long, value_name = "HOW", default_value = "host")]
     pub kill: Kill,
@@ -115,9 +124,6 @@ pub struct DemoArgs {
     /// Use IPv6 addresses
     #[arg(long)]
     pub ipv6: bool,
-    /// The server to protect
-    #[arg(long, default_value = "nginx")]
-    pub server: Server,
     /// Rate of the service link, Mbit/s; 0: as fast as this machine goes
     #[arg(long, value_name = "MBIT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub rate: u64,
@@ -130,6 +136,14 @@ pub struct DemoArgs {
     /// Keep captures, logs and configurations even if nobody noticed
     #[arg(long)]
     pub keep: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scheme {
+    /// Downloads of a file, which the other node's server can send again
+    Track,
+    /// Orders in a shop, none of whose replies can be made twice
+    Message,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

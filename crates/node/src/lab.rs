@@ -29,12 +29,12 @@ pub fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     lab::cli::run(args, &Steadfast)
 }
 
-/// Downloads through a pair of nodes, kills the primary, and checks every byte.
+/// Lets clients work with a pair of nodes, kills the primary, and checks what the clients got.
 pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    let (clients, work) = work(args)?;
     let nobody_noticed = demo::run(&demo::Options {
-        clients: args.clients as usize,
-        idle: args.idle as usize,
-        size: args.size,
+        clients,
+        work,
         kill: match args.kill {
             cli::Kill::Host => Kill::Host,
             cli::Kill::Process => Kill::Process { signal: args.signal, matching: None },
@@ -42,18 +42,39 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
             cli::Kill::Hang => Kill::Hang(HANG),
         },
         ipv6: args.ipv6,
-        server: match args.server {
-            cli::Server::Nginx => demo::server::Server::Nginx,
-            cli::Server::Apache => demo::server::Server::Apache,
-            cli::Server::Python => demo::server::Server::Python,
-            cli::Server::Busybox => demo::server::Server::Busybox,
-        },
         rate_mbit: args.rate,
         detection_ms: args.detection,
         json: args.json.clone(),
         keep: args.keep,
     })?;
     Ok(if nobody_noticed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How many clients there are, and what they do. Options of the other scheme are refused.
+fn work(args: &DemoArgs) -> anyhow::Result<(usize, demo::Work)> {
+    let clients = |usual| args.clients.unwrap_or(usual) as usize;
+    match args.scheme {
+        cli::Scheme::Track => {
+            ensure!(args.requests.is_none(), "--requests goes with --scheme message");
+            let work = demo::Downloads {
+                idle: args.idle.unwrap_or(100) as usize,
+                size: args.size.unwrap_or(100_000_000),
+                server: match args.server.unwrap_or(cli::Server::Nginx) {
+                    cli::Server::Nginx => demo::server::Server::Nginx,
+                    cli::Server::Apache => demo::server::Server::Apache,
+                    cli::Server::Python => demo::server::Server::Python,
+                    cli::Server::Busybox => demo::server::Server::Busybox,
+                },
+            };
+            Ok((clients(20), demo::Work::Downloads(work)))
+        }
+        cli::Scheme::Message => {
+            let of_track = args.idle.is_some() || args.size.is_some() || args.server.is_some();
+            ensure!(!of_track, "--idle, --size and --server go with --scheme track");
+            let requests = args.requests.unwrap_or(12_000) as usize;
+            Ok((clients(64), demo::Work::Shop { requests }))
+        }
+    }
 }
 
 /// This product, to the lab.
