@@ -101,7 +101,7 @@ for line in sys.stdin:
         elif command == "read":
             say(len(connection.recv(65536)))
         elif command == "fill":
-            say(fill())
+            say(fill(*map(int, words)))
         elif command == "fill_asking":
             say(fill_asking(int(words[0])))
         elif command == "background":

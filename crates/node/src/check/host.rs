@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use datapath::GateSettings;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::{FsType, statfs};
 
@@ -179,7 +178,7 @@ pub(super) fn syncookies(context: &mut Context<'_>) {
 
 pub(super) fn send_buffer(context: &mut Context<'_>) {
     let Some(config) = context.config.filter(|_| context.holds_output()) else { return };
-    let needed = wmem_max_needed(&gate_settings(&config.services));
+    let needed = gate_settings(&config.services).wmem_max_needed();
     let why = "a server that finds no room for the reply that is held would wait for ever";
     let allowed = fs::read_to_string("/proc/sys/net/core/wmem_max")
         .and_then(|value| value.trim().parse::<u32>().map_err(io::Error::other));
@@ -201,10 +200,4 @@ pub(super) fn send_buffer(context: &mut Context<'_>) {
             format!("mount /proc, and set net.core.wmem_max to {needed} at least"),
         ),
     }
-}
-
-/// What `net.core.wmem_max` must be, in bytes: the kernel sets a larger send buffer to that, and
-/// says nothing.
-fn wmem_max_needed(gate: &GateSettings) -> u32 {
-    gate.send_buffer.unwrap_or(0)
 }
