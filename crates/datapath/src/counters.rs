@@ -66,6 +66,7 @@ counters! {
     COUNT_GATE_FENCED => GateFenced "gate_fenced",
     COUNT_ORDERS => Orders "gate_orders",
     COUNT_ORDERS_SENT => OrdersSent "gate_orders_sent",
+    COUNT_ORDERS_STALE => OrdersStale "gate_orders_stale",
     COUNT_ORDERS_STRAY => OrdersStray "gate_orders_stray",
     COUNT_OUTPUT_LOST => OutputLost "gate_output_lost",
     COUNT_EVENTS_LOST => EventsLost "gate_events_lost",

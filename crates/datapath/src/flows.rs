@@ -39,6 +39,11 @@ impl FlowKey {
         SocketAddr::new(unmapped(self.server), u16::from_be_bytes(self.server_port))
     }
 
+    /// The client's and the server's address, IPv4 mapped.
+    pub fn octets(&self) -> [[u8; 16]; 2] {
+        [self.client, self.server]
+    }
+
     pub(crate) fn from_raw(raw: &types::flow_key) -> Self {
         Self {
             client: raw.client,

@@ -16,6 +16,8 @@ pub enum Order {
     Release { edge: u32 },
     /// Everything may leave from now on, and nothing more is captured.
     Open,
+    /// Output in front of `edge` may leave even if it is not written yet, whatever it will be.
+    Ahead { edge: u32 },
 }
 
 impl Order {
@@ -25,6 +27,7 @@ impl Order {
         let (edge, code) = match self {
             Order::Release { edge } => (edge, types::order::ORDER_RELEASE),
             Order::Open => (0, types::order::ORDER_OPEN),
+            Order::Ahead { edge } => (edge, types::order::ORDER_AHEAD),
         };
         let (client, server) = (flow.client(), flow.server());
         let mut segment = TcpHeader::new(client.port(), server.port(), edge, 0);

@@ -43,11 +43,17 @@ impl Orders {
     /// one changes nothing, and a flow that is gone is counted
     /// ([`OrdersStray`](datapath::Counter::OrdersStray)): connections end at any time.
     ///
-    /// Nothing leaves that has not been captured: an edge beyond that is brought back to it. What
+    /// Nothing leaves by it that has not been captured: an edge beyond that is brought back to it. What
     /// an [`Output::Bytes`](datapath::Output::Bytes) record says anew, from its `seq` on, is not
     /// released any more, and must be released again; so must the FIN behind it.
     pub fn release(&self, flow: &FlowKey, edge: u32) -> Result<(), TunError> {
         self.give(flow, Order::Release { edge })
+    }
+
+    /// Lets the flow's output in front of `edge` leave also where it has not been written yet: it does
+    /// not matter what it will be.
+    pub fn release_ahead(&self, flow: &FlowKey, edge: u32) -> Result<(), TunError> {
+        self.give(flow, Order::Ahead { edge })
     }
 
     /// Opens the flow's gate for good: everything leaves, nothing more is captured.

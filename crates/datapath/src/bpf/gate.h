@@ -77,6 +77,7 @@ static __always_inline bool hold(struct bpf_sock_ops *ops, struct flow_key *key,
 	if (!gate)
 		goto unheld;
 	gate->released = tcp->write_seq;
+	gate->ahead = tcp->write_seq;
 	gate->captured = tcp->write_seq;
 	gate->swallows = swallows;
 	gate->key = *key;
@@ -97,7 +98,8 @@ unheld:
 	return false;
 }
 
-/* shutdown() and close() change the state before TCP queues its FIN: the FIN will be at write_seq. */
+/* shutdown() and close() change the state before TCP queues its FIN: the FIN will be at write_seq.
+ * A server that crashes says nothing (C4): the kernel closes for it, behind the fence. */
 static __always_inline void moved(struct bpf_sock_ops *ops, __u32 from, __u32 to)
 {
 	bool running = from == BPF_TCP_ESTABLISHED || from == BPF_TCP_CLOSE_WAIT;
@@ -105,8 +107,9 @@ static __always_inline void moved(struct bpf_sock_ops *ops, __u32 from, __u32 to
 	struct tcp_sock *tcp;
 	struct gate *gate;
 
-	if (!sk || !(to == BPF_TCP_CLOSE ||
-		     (running && (to == BPF_TCP_FIN_WAIT1 || to == BPF_TCP_LAST_ACK))))
+	if (!sk || ctl.crash_fenced ||
+	    !(to == BPF_TCP_CLOSE ||
+	      (running && (to == BPF_TCP_FIN_WAIT1 || to == BPF_TCP_LAST_ACK))))
 		return;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	gate = bpf_sk_storage_get(&gates, sk, NULL, 0);
@@ -261,7 +264,7 @@ static __always_inline bool refuses(struct __sk_buff *skb, const struct packet *
 		recapture(skb, p, gate);
 	if (p->flags & TCP_FIN)
 		end++;
-	if (end == p->seq || !seq_after(end, gate->released))
+	if (end == p->seq || !seq_after(end, gate->released) || !seq_after(end, gate->ahead))
 		return false;
 	count(COUNT_REFUSED);
 	if (seq_after(gate->released, p->seq))

@@ -204,6 +204,7 @@ struct record {
 struct gate {
 	__u32 released; /* what lies before it may leave; at most captured, and a FIN; steps back only
 			 * with what is taken back */
+	__u32 ahead;	/* what lies before it may leave, be it captured or not; never steps back */
 	__u32 captured; /* what lies before it has been given to the daemon */
 	__u32 offered;	/* length of the last capture of a write, in bytes */
 	__u8 open;	/* everything may leave, nothing is captured any more */
@@ -239,6 +240,7 @@ struct output {
 enum order {
 	ORDER_RELEASE = 1, /* what lies before the edge may leave */
 	ORDER_OPEN = 2,	   /* so may everything else, from now on */
+	ORDER_AHEAD = 3,   /* so may what is not written yet, before the edge: whatever it will be */
 };
 
 /* For experiments (RFC 3692): a client's packet of this protocol ends at the backup. */
@@ -288,6 +290,7 @@ enum counter {
 	COUNT_GATE_FENCED,	/* held segments that only the fence on the link refused */
 	COUNT_ORDERS,		/* orders carried out */
 	COUNT_ORDERS_SENT,	/* orders sent on to the primary */
+	COUNT_ORDERS_STALE,	/* orders that changed nothing: given twice, or late */
 	COUNT_ORDERS_STRAY,	/* orders for a socket that is gone or has no gate, or for no primary */
 	COUNT_OUTPUT_LOST,	/* writes that found the output ring full */
 	COUNT_EVENTS_LOST,	/* events that found the output ring full */

@@ -78,7 +78,7 @@ static __always_inline int carry_out(struct __sk_buff *skb, struct packet *p,
 	struct bpf_sock *sk;
 	__u32 edge, order;
 	struct flow *flow;
-	bool opened = false;
+	bool opened = false, moved = false;
 	__s64 sum;
 
 	if (!read_header(skb, p->l4_offset, &segment, sizeof(segment)))
@@ -95,15 +95,28 @@ static __always_inline int carry_out(struct __sk_buff *skb, struct packet *p,
 		bpf_sk_release(sk);
 		return drop(COUNT_ORDERS_STRAY);
 	}
+	if (order == ORDER_AHEAD && seq_after(edge, gate->ahead)) {
+		gate->ahead = edge;
+		moved = true;
+	}
+	/* Not so far behind that it would seem to lie in front. */
+	if (seq_after(socket->snd_una, gate->ahead))
+		gate->ahead = socket->snd_una;
 	/* What has been taken back meanwhile was not meant; a FIN lies behind the last byte. */
 	if (seq_after(edge, gate->captured + 1))
 		edge = gate->captured;
-	if (order == ORDER_RELEASE && seq_after(edge, gate->released))
+	if (order == ORDER_RELEASE && seq_after(edge, gate->released)) {
 		gate->released = edge;
-	if (order == ORDER_OPEN)
-		opened = gate->open = 1;
+		moved = true;
+	}
+	if (order == ORDER_OPEN && !gate->open)
+		moved = opened = gate->open = 1;
 	repeat_client(&segment, socket);
 	bpf_sk_release(sk);
+	/* Said before. TCP must not hear of it again and again: each acknowledgement puts its probe of
+	 * a closed window off. */
+	if (!moved)
+		return drop(COUNT_ORDERS_STALE);
 	if (opened) {
 		flow = bpf_map_lookup_elem(&flows, key);
 		if (flow && flow->child == CHILD_HELD)
