@@ -94,6 +94,8 @@ pub enum Record {
         flow: FlowName,
         /// As in [`Orders::release`](crate::Orders::release).
         seq: u32,
+        /// It lies ahead of what has arrived.
+        ahead: bool,
     },
     /// Backup: what is in front of `seq` need not be sent.
     Skip {

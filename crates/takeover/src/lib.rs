@@ -13,7 +13,10 @@
 //! they return. So after a write the child exists or it does not: a missing one means a full
 //! accept queue or a missing listener, and is tried again until [`GIVE_UP`].
 
+mod deliver;
 mod forge;
+mod held;
+mod message;
 mod replay;
 mod reset;
 mod stale;
@@ -25,9 +28,14 @@ use std::time::{Duration, Instant};
 use datapath::{Flow, FlowKey, FlowState, FlowTable, Record, Ringer};
 use hostnet::{Tun, TunError};
 use journal::{Appended, Journal, Opened};
+use replies::Why;
 
+pub use deliver::Listener;
+pub use held::{key_of, name_of};
+pub use message::{Holding, NotAnswered};
 pub use reset::ResetError;
 
+use message::Message;
 use replay::{Chunk, Replay};
 use reset::Resetter;
 use swallowers::Swallowers;
@@ -63,6 +71,10 @@ pub enum ResetReason {
     NotAccepted,
     /// The server's stream is provably not the one the client knows.
     Diverged,
+    /// A part of a reply that nobody can continue has reached the client.
+    ReplyCut,
+    /// Its server answered before it had read the request's body, of which the rest did not come.
+    BodyUnfinished,
 }
 
 impl ResetReason {
@@ -72,6 +84,8 @@ impl ResetReason {
             ResetReason::NotLogged => "not_logged",
             ResetReason::NotAccepted => "not_accepted",
             ResetReason::Diverged => "diverged",
+            ResetReason::ReplyCut => "reply_cut",
+            ResetReason::BodyUnfinished => "body_unfinished",
         }
     }
 }
@@ -81,6 +95,8 @@ impl ResetReason {
 pub enum Notice {
     /// A flow passed its budget, or the node its total: it is simplex from now on.
     OverBudget { key: FlowKey },
+    /// The output of a flow is not held any more, and leaves at once: it is simplex from now on.
+    Unprotected { key: FlowKey, why: Why },
     /// A server died by `signal`; the data path has fenced this node (C4).
     Crash { service: u32, signal: u32 },
     /// A flow was reset.
@@ -116,6 +132,15 @@ enum Duty {
     Primary { since: Instant, announced: bool },
 }
 
+/// Where a flow's new server begins.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    /// With the connection: it repeats what the client has.
+    First,
+    /// At this offset of the instream; its first byte belongs at `position` in the outstream.
+    At { instream: u64, position: u32 },
+}
+
 struct Adoption {
     replay: Replay,
     flow: Flow,
@@ -138,6 +163,8 @@ pub struct Engine {
     /// Flows of the table that the journal does not know, and until when their record may come.
     unlogged: HashMap<FlowKey, Instant>,
     swallowers: Swallowers,
+    /// What is done for services whose output is held; `None` if there are none.
+    message: Option<Box<Message>>,
     sweep_at: Instant,
     progress: Progress,
     notices: Vec<Notice>,
@@ -166,6 +193,7 @@ impl Engine {
             retry_at: None,
             unlogged: HashMap::new(),
             swallowers: Swallowers::new(ringer, now),
+            message: None,
             sweep_at: now + stale::SWEEP,
             progress: Progress::default(),
             notices: Vec::new(),
@@ -181,6 +209,9 @@ impl Engine {
         self.unborn.clear();
         self.unlogged.clear();
         self.swallowers.clear();
+        if let Some(message) = &mut self.message {
+            message.clear();
+        }
         self.retry_at = None;
         self.duty = Duty::Backup;
     }
@@ -192,7 +223,7 @@ impl Engine {
         self.progress = Progress::default();
         for (key, flow) in self.table.snapshot() {
             match flow.state() {
-                FlowState::Tracked if self.holds(&key, &flow) => self.begin(key, flow, now),
+                FlowState::Tracked if self.holds(&key, &flow) => self.take_over(key, flow, now),
                 // It spoke in this very moment: its record is still in the log, and begins the
                 // adoption when it is read.
                 FlowState::Tracked => {
@@ -203,7 +234,7 @@ impl Engine {
                     self.reset(&key, flow.una(), ResetReason::Simplex);
                 }
                 // Adopted earlier and still this node's.
-                FlowState::Adopting | FlowState::Open | FlowState::Delivering => {}
+                FlowState::Adopting | FlowState::Delivering | FlowState::Open => {}
             }
         }
         self.greet();
@@ -243,7 +274,7 @@ impl Engine {
                 if !self.knows(&key, irs) && self.is_tracked(&key, irs) {
                     self.open(key, irs, service);
                 }
-                self.on_segment(key, seq, payload, fin);
+                self.on_segment(key, seq, payload, fin, now);
                 self.consider(key, now);
             }
             Record::Reset { key, seq } => {
@@ -299,17 +330,15 @@ impl Engine {
             }
         }
         self.swallowers.advance(&self.table, !self.adoptions.is_empty(), now);
+        let due = self.advance_held(now);
         self.announce_if_done(now);
         if now >= self.sweep_at {
             self.sweep_at = now + stale::SWEEP;
             self.sweep(now);
         }
-        match (&self.retry_at, self.adoptions.is_empty()) {
-            (Some(at), _) => Some(*at),
-            (None, false) => Some(now + BUSY),
-            (None, true) if !self.unlogged.is_empty() => Some(now + BUSY),
-            (None, true) => self.swallowers.due(),
-        }
+        let busy = !self.adoptions.is_empty() || !self.unlogged.is_empty();
+        let or_busy = self.retry_at.or(busy.then_some(now + BUSY)).or(self.swallowers.due());
+        or_busy.into_iter().chain(due).min()
     }
 
     pub fn progress(&self) -> &Progress {
@@ -338,8 +367,9 @@ impl Engine {
 
     fn open(&mut self, key: FlowKey, irs: u32, service: u32) {
         let budget = self.budgets.per_flow.get(service as usize).copied().unwrap_or(0);
-        if self.journal.open(key, irs, budget) == Opened::OverBudget {
-            self.over_budget(key);
+        match self.journal.open(key, irs, budget) {
+            Opened::OverBudget => self.over_budget(key),
+            Opened::New | Opened::Replaced => self.hold(key, irs, service),
         }
     }
 
@@ -362,28 +392,45 @@ impl Engine {
         {
             if self.holds(&key, &flow) {
                 self.unlogged.remove(&key);
-                self.begin(key, flow, now);
+                self.take_over(key, flow, now);
             } else {
                 self.unlogged.entry(key).or_insert(now + UNLOGGED_GRACE);
             }
         }
     }
 
-    fn begin(&mut self, key: FlowKey, mut flow: Flow, now: Instant) {
+    fn take_over(&mut self, key: FlowKey, flow: Flow, now: Instant) {
         self.progress.flows += 1;
+        match self.start_of(&key, &flow) {
+            Some(start) => self.begin(key, flow, start, now),
+            None => self.resume_held(key, flow, now),
+        }
+    }
+
+    fn begin(&mut self, key: FlowKey, mut flow: Flow, start: Start, now: Instant) {
         let Some(instream) = self.journal.instream(&key) else {
             return self.reset(&key, flow.una(), ResetReason::NotLogged);
         };
         assert!(!self.adoptions.contains_key(&key), "a flow is adopted once");
         let end = instream.rcv_nxt();
-        let birth = flow.adopt(end);
+        let (birth, base) = match start {
+            Start::First => (flow.adopt(end), 0),
+            Start::At { instream: base, position } => {
+                // Truncation is the arithmetic modulo 2^32 of RFC 9293 §3.4.
+                let seq = flow.irs().wrapping_add(1).wrapping_add(base as u32);
+                (flow.adopt_at(seq, position, end), base)
+            }
+        };
         if !self.table.begin_adoption(&key, &flow) {
             // Ended in this very instant.
             self.progress.flows -= 1;
             return;
         }
-        let adoption =
-            Adoption { replay: Replay::new(birth.seq, end, now), flow, give_up: now + GIVE_UP };
+        let adoption = Adoption {
+            replay: Replay::new(birth.seq, base, end, now),
+            flow,
+            give_up: now + GIVE_UP,
+        };
         self.adoptions.insert(key, adoption);
         self.progress.pending += 1;
         self.unborn.push_back(key);
@@ -450,12 +497,14 @@ impl Engine {
         open
     }
 
-    fn on_segment(&mut self, key: FlowKey, seq: u32, payload: &[u8], fin: bool) {
+    fn on_segment(&mut self, key: FlowKey, seq: u32, payload: &[u8], fin: bool, now: Instant) {
         match self.journal.append(&key, seq, payload, fin) {
             Appended::Stored { rcv_nxt, .. } => {
                 if let Some(adoption) = self.adoptions.get_mut(&key) {
                     adoption.replay.extend(rcv_nxt);
                     self.feed(&key);
+                } else {
+                    self.follow_held(&key, now);
                 }
             }
             Appended::OverBudget(_) => self.over_budget(key),
@@ -474,6 +523,7 @@ impl Engine {
             }
             _ => {
                 self.table.make_simplex(&key);
+                self.not_journaled(&key);
             }
         }
     }
@@ -521,7 +571,7 @@ impl Engine {
         let length = chunk.length as usize - usize::from(fin);
         let mut payload = Vec::with_capacity(length);
         if let Some(instream) = self.journal.instream(key) {
-            for bytes in instream.chunks_from(u64::from(chunk.offset)) {
+            for bytes in instream.chunks_from(chunk.offset) {
                 let wanted = length - payload.len();
                 payload.extend_from_slice(&bytes[..bytes.len().min(wanted)]);
                 if payload.len() == length {
@@ -557,12 +607,17 @@ impl Engine {
                 }
             }
         }
-        self.journal.close(&key);
+        self.close(&key);
         if adoption.flow.swallow_left() > 0 {
             self.swallowers.add(key, now);
         }
         self.progress.pending -= 1;
         self.progress.adopted += 1;
+        self.note_open(now);
+    }
+
+    /// A client has somebody to talk to.
+    fn note_open(&mut self, now: Instant) {
         if let Duty::Primary { since, .. } = self.duty {
             let took = now.duration_since(since);
             self.progress.first_open.get_or_insert(took);
@@ -577,8 +632,8 @@ impl Engine {
         for (key, flow) in self.table.snapshot() {
             match (&self.duty, flow.state()) {
                 (Duty::Primary { .. }, FlowState::Tracked) => self.consider(key, now),
-                (Duty::Primary { .. }, FlowState::Adopting)
-                    if !self.adoptions.contains_key(&key) =>
+                (Duty::Primary { .. }, FlowState::Adopting | FlowState::Delivering)
+                    if !self.adoptions.contains_key(&key) && !self.delivers(&key) =>
                 {
                     tracing::error!(flow = %key, "held, and nobody opens it");
                     self.reset(&key, flow.una(), ResetReason::NotAccepted);
@@ -596,7 +651,8 @@ impl Engine {
 
     fn announce_if_done(&mut self, now: Instant) {
         let Duty::Primary { since, announced } = &mut self.duty else { return };
-        if *announced || !self.adoptions.is_empty() || !self.unlogged.is_empty() {
+        let unborn = self.message.as_ref().is_some_and(|message| message.has_unborn());
+        if *announced || unborn || !self.adoptions.is_empty() || !self.unlogged.is_empty() {
             return;
         }
         *announced = true;
@@ -607,9 +663,16 @@ impl Engine {
         });
     }
 
-    fn forget(&mut self, key: &FlowKey) {
+    /// Nothing more is kept of what the flow's client and server have said. True: it was being
+    /// delivered.
+    fn close(&mut self, key: &FlowKey) -> bool {
         self.journal.close(key);
-        if self.adoptions.remove(key).is_some() {
+        self.message.as_mut().is_some_and(|message| message.close(key))
+    }
+
+    fn forget(&mut self, key: &FlowKey) {
+        let delivered = self.close(key);
+        if self.adoptions.remove(key).is_some() || delivered {
             self.progress.pending -= 1;
         }
     }

@@ -19,8 +19,10 @@ const STALL: Duration = Duration::from_millis(200);
 /// Progress of one replay.
 #[derive(Debug)]
 pub struct Replay {
-    /// First sequence number of the instream.
+    /// First sequence number that the child expects.
     start: u32,
+    /// Its offset in the instream.
+    base: u64,
     /// Next one to be offered. Invariant: acked <= sent <= end.
     sent: u32,
     /// The child has everything before this one.
@@ -37,21 +39,22 @@ pub struct Replay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
     pub seq: u32,
-    /// Distance of `seq` from the start of the instream.
-    pub offset: u32,
+    /// Where `seq` is in the instream.
+    pub offset: u64,
     pub length: u32,
 }
 
 impl Replay {
-    pub fn new(start: u32, end: u32, now: Instant) -> Self {
+    /// The child begins to read at the sequence number `start`, which is at `base` in the instream.
+    pub fn new(start: u32, base: u64, end: u32, now: Instant) -> Self {
         let edge = start.wrapping_add(FIRST_FLIGHT);
-        Self { start, sent: start, acked: start, edge, end, born: false, last_progress: now }
+        Self { start, base, sent: start, acked: start, edge, end, born: false, last_progress: now }
     }
 
     /// The segment that gives birth; sent again, unchanged, until the child exists.
     pub fn first(&self) -> Chunk {
         let length = distance(self.end, self.start).min(FIRST_FLIGHT);
-        Chunk { seq: self.start, offset: 0, length }
+        Chunk { seq: self.start, offset: self.base, length }
     }
 
     pub fn is_born(&self) -> bool {
@@ -97,7 +100,8 @@ impl Replay {
         }
         let length =
             distance(self.end, self.sent).min(distance(self.edge, self.sent)).min(MAX_CHUNK);
-        let chunk = Chunk { seq: self.sent, offset: distance(self.sent, self.start), length };
+        let offset = self.base + u64::from(distance(self.sent, self.start));
+        let chunk = Chunk { seq: self.sent, offset, length };
         self.sent = self.sent.wrapping_add(length);
         Some(chunk)
     }
@@ -135,10 +139,13 @@ fn distance(a: u32, b: u32) -> u32 {
 mod tests {
     use super::*;
 
+    /// Further into the instream than sequence numbers count.
+    const BASE: u64 = 5 << 32;
+
     /// A child with a fixed buffer that acknowledges everything at once.
     fn run(start: u32, length: u32, window: u32) -> Vec<Chunk> {
         let now = Instant::now();
-        let mut replay = Replay::new(start, start.wrapping_add(length), now);
+        let mut replay = Replay::new(start, BASE, start.wrapping_add(length), now);
         let mut chunks = vec![replay.first()];
         replay.born(now);
         let mut reached = chunks[0].length;
@@ -147,7 +154,7 @@ mod tests {
             replay.acknowledged(ack, ack.wrapping_add(window), now);
             match replay.next() {
                 Some(chunk) => {
-                    assert_eq!(chunk.offset, reached, "in order, without holes");
+                    assert_eq!(chunk.offset, BASE + u64::from(reached), "in order, without holes");
                     assert!(chunk.length <= window, "never beyond the child's window");
                     reached += chunk.length;
                     chunks.push(chunk);
@@ -174,14 +181,14 @@ mod tests {
     #[test]
     fn nothing_is_offered_before_the_child_exists() {
         let now = Instant::now();
-        let mut replay = Replay::new(1, 100_000, now);
+        let mut replay = Replay::new(1, 0, 100_000, now);
         assert_eq!(replay.next(), None);
     }
 
     #[test]
     fn silent_child_is_offered_the_rest_again() {
         let now = Instant::now();
-        let mut replay = Replay::new(0, 40_000, now);
+        let mut replay = Replay::new(0, 0, 40_000, now);
         replay.born(now);
         assert_eq!(replay.next(), None, "the window is not known yet");
         replay.acknowledged(FIRST_FLIGHT, 60_000, now);
@@ -195,12 +202,12 @@ mod tests {
     #[test]
     fn a_log_that_grows_is_replayed_to_its_end() {
         let now = Instant::now();
-        let mut replay = Replay::new(0, 10, now);
+        let mut replay = Replay::new(0, 5, 10, now);
         replay.born(now);
         replay.acknowledged(10, 1000, now);
         assert!(replay.is_complete());
         replay.extend(30);
         assert!(!replay.is_complete());
-        assert_eq!(replay.next(), Some(Chunk { seq: 10, offset: 10, length: 20 }));
+        assert_eq!(replay.next(), Some(Chunk { seq: 10, offset: 15, length: 20 }));
     }
 }

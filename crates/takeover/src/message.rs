@@ -1,0 +1,417 @@
+//! The scheme `message`: flows whose output is held until this node has it.
+//!
+//! On a backup the engine follows both streams of such a flow and orders its gate on the primary. At
+//! a promotion the reply log says how each is carried on ([`Plan`]): logged replies are delivered
+//! ([`deliver`](crate::deliver)), and then another server begins at the first request that was not
+//! answered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datapath::{Birth, Flow, FlowKey};
+use gate::Orders;
+use replies::codec::Record;
+use replies::{Plan, Policy, Stats, Why};
+use thiserror::Error;
+
+use crate::deliver::{self, Delivery, Lingering, Listener, Step};
+use crate::held::{Held, Written, key_of};
+use crate::{Duty, Engine, GIVE_UP, Notice, ResetReason, Start, forge};
+
+/// How often deliveries are looked at; longer if there are many, at 5 us each.
+const DRIVE: Duration = Duration::from_millis(2);
+const DRIVE_EACH: Duration = Duration::from_micros(10);
+
+/// What holding output needs.
+#[derive(Debug)]
+pub struct Holding {
+    /// By service number; `None`: its output is not held.
+    pub policies: Vec<Option<Arc<Policy>>>,
+    /// Heap for the replies of all flows, in bytes.
+    pub budget: usize,
+    /// The way to the gates.
+    pub orders: Orders,
+    /// The data path makes the children that deliver of it
+    /// ([`Datapath::set_deliverer`](datapath::Datapath::set_deliverer)).
+    pub listener: Listener,
+}
+
+/// A record that a primary does not send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the primary sent a record that only a backup sends")]
+pub struct NotAnswered;
+
+pub(crate) struct Message {
+    held: Held,
+    listener: Listener,
+    /// Invariant: exactly the flows that are FLOW_DELIVERING in the table by this engine's doing.
+    deliveries: HashMap<FlowKey, Carried>,
+    lingering: Vec<Lingering>,
+    drive_at: Instant,
+}
+
+struct Carried {
+    delivery: Delivery,
+    flow: Flow,
+    birth: Birth,
+    stage: Stage,
+    /// When the flow is reset: its child was not born, or its request's body has not come.
+    give_up: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The child is to be born.
+    Unborn,
+    /// It sends what is logged.
+    Sending,
+    /// It has vanished. What it had acknowledged before may still be in the log ring; once that has
+    /// been read, the flow's next server can begin behind it.
+    Vanished,
+}
+
+impl Message {
+    pub(crate) fn clear(&mut self) {
+        self.held.clear();
+        for (_, mut carried) in self.deliveries.drain() {
+            carried.delivery.vanish();
+        }
+        self.lingering.clear();
+    }
+
+    /// Forgets a flow. True: it was being delivered.
+    pub(crate) fn close(&mut self, key: &FlowKey) -> bool {
+        self.held.close(key);
+        let Some(mut carried) = self.deliveries.remove(key) else { return false };
+        carried.delivery.vanish();
+        true
+    }
+
+    pub(crate) fn has_unborn(&self) -> bool {
+        self.deliveries.values().any(|carried| carried.stage == Stage::Unborn)
+    }
+}
+
+/// A backup's work.
+impl Engine {
+    /// Lets the output of some services be held. Before the first record.
+    pub fn hold_output(&mut self, holding: Holding) {
+        let Holding { policies, budget, orders, listener } = holding;
+        self.message = Some(Box::new(Message {
+            held: Held::new(orders, policies, budget),
+            listener,
+            deliveries: HashMap::new(),
+            lingering: Vec::new(),
+            drive_at: Instant::now(),
+        }));
+    }
+
+    /// A record from the primary's daemon. Everything in the log that was there before the record
+    /// arrived must have been read: a reply comes after its request.
+    ///
+    /// # Errors
+    /// The peer does not behave like a primary: the stream of records is of no more use.
+    pub fn on_reply_record(
+        &mut self,
+        record: &Record,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<(), NotAnswered> {
+        let (Some(message), Duty::Backup) = (&mut self.message, &self.duty) else { return Ok(()) };
+        let (key, why) = match record {
+            Record::Output { flow, seq, fin } => {
+                let key = key_of(flow);
+                let written = Written { seq: *seq, bytes: payload, fin: *fin };
+                let why = message.held.on_output(&key, written, now);
+                if why.is_none() {
+                    self.free_answered(&key);
+                }
+                (key, why)
+            }
+            Record::Lost { flow, .. } => {
+                let key = key_of(flow);
+                // Unknown or opened already: it is said again.
+                let _ = message.held.give_up(&key, Why::NotCaptured, now);
+                (key, Some(Why::NotCaptured))
+            }
+            // The data path logs the end of every flow, in its place among the client's segments;
+            // this may be of an older one with the same addresses.
+            Record::Over { .. } => return Ok(()),
+            _ => return Err(NotAnswered),
+        };
+        if let Some(why) = why {
+            self.unprotect(&key, why);
+        }
+        Ok(())
+    }
+
+    /// The primary's daemon cannot be heard, and its servers wait for orders: what is held is opened,
+    /// and opened again if it was before, since the orders may not have arrived.
+    pub fn open_held(&mut self, now: Instant) {
+        let (Some(message), Duty::Backup) = (&mut self.message, &self.duty) else { return };
+        for key in message.held.keys() {
+            let message = self.message.as_mut().expect("it was there a moment ago");
+            let _ = message.held.give_up(&key, Why::Gap, now);
+            self.unprotect(&key, Why::Gap);
+        }
+    }
+
+    /// What a new stream of records to the primary's daemon begins with.
+    pub fn holdings(&self) -> Vec<Record> {
+        self.message.as_ref().map_or(Vec::new(), |message| message.held.holdings())
+    }
+
+    /// What the primary's daemon is to be told.
+    pub fn take_records(&mut self) -> Vec<Record> {
+        self.message.as_mut().map_or(Vec::new(), |message| message.held.take_records())
+    }
+
+    /// What the reply log holds and has done, and the flows that were opened, by reason.
+    pub fn replies(&self) -> Option<(Stats, BTreeMap<&'static str, u64>)> {
+        let held = &self.message.as_ref()?.held;
+        Some((held.stats(), held.opened().clone()))
+    }
+
+    /// Follows the replies of a flow that is new in the journal.
+    pub(crate) fn hold(&mut self, key: FlowKey, irs: u32, service: u32) {
+        let Some(message) = &mut self.message else { return };
+        // An older connection with the same addresses has left nothing.
+        message.held.close(&key);
+        if let Some(flow) = self.table.get(&key).filter(|flow| flow.irs() == irs) {
+            message.held.open(key, flow.iss(), service);
+        }
+    }
+
+    /// The journal has more of a flow's instream.
+    pub(crate) fn follow_held(&mut self, key: &FlowKey, now: Instant) {
+        let (Some(message), Some(instream)) = (&mut self.message, self.journal.instream(key))
+        else {
+            return;
+        };
+        match message.held.on_instream(key, &instream, now) {
+            Some(why) => self.unprotect(key, why),
+            None => self.free_answered(key),
+        }
+        if let Some(carried) = self.message.as_mut().and_then(|m| m.deliveries.get_mut(key)) {
+            carried.give_up = now + GIVE_UP;
+        }
+    }
+
+    /// The journal has forgotten the flow.
+    pub(crate) fn not_journaled(&mut self, key: &FlowKey) {
+        let now = Instant::now();
+        if let Some(message) = &mut self.message
+            && let Some(why) = message.held.give_up(key, Why::NotJournaled, now)
+        {
+            self.unprotect(key, why);
+        }
+    }
+
+    /// Frees what no takeover needs any more.
+    fn free_answered(&mut self, key: &FlowKey) {
+        if let (Some(message), Duty::Backup) = (&self.message, &self.duty)
+            && let Some(offset) = message.held.instream_needed_from(key)
+        {
+            self.journal.collect(key, offset);
+        }
+    }
+
+    /// The reply log has given the flow up. No takeover may rely on it before its server's output is
+    /// free to leave.
+    fn unprotect(&mut self, key: &FlowKey, why: Why) {
+        let (Some(message), Duty::Backup) = (&mut self.message, &self.duty) else {
+            // It is being delivered: what the client says next cannot be understood. The plan says
+            // so when it is asked for.
+            return;
+        };
+        self.notices.push(Notice::Unprotected { key: *key, why });
+        self.table.make_simplex(key);
+        self.journal.close(key);
+        message.held.open_gate(key);
+    }
+}
+
+/// A promotion's.
+impl Engine {
+    /// Where a flow's new server begins, if nothing has to be delivered before; `None`: ask
+    /// [`Engine::resume_held`].
+    pub(crate) fn start_of(&mut self, key: &FlowKey, flow: &Flow) -> Option<Start> {
+        let Some(message) = &mut self.message else { return Some(Start::First) };
+        if !message.held.holds(flow.service()) {
+            return Some(Start::First);
+        }
+        match message.held.plan(key, flow.una()) {
+            Some(Plan::Adopt { instream, position, logged: 0, .. }) => {
+                Some(Start::At { instream, position })
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn delivers(&self, key: &FlowKey) -> bool {
+        self.message.as_ref().is_some_and(|message| message.deliveries.contains_key(key))
+    }
+
+    /// Carries a held flow on that has something to be delivered first, or cannot be carried on.
+    pub(crate) fn resume_held(&mut self, key: FlowKey, mut flow: Flow, now: Instant) {
+        let una = flow.una();
+        let plan = self.message.as_mut().and_then(|message| message.held.plan(&key, una));
+        let (logged, reads) = match plan {
+            None => return self.reset(&key, una, ResetReason::NotLogged),
+            Some(Plan::Reset { why, logged: 0 }) => {
+                return self.reset(&key, una, reason_of(why));
+            }
+            Some(Plan::Adopt { logged, .. } | Plan::Reset { logged, .. }) => (logged, false),
+            Some(Plan::Finish { logged, .. } | Plan::WaitForBody { logged }) => (logged, true),
+        };
+        let Some(instream) = self.journal.instream(&key) else {
+            return self.reset(&key, una, ResetReason::NotLogged);
+        };
+        let birth = flow.deliver(instream.rcv_nxt());
+        if !self.table.begin_delivery(&key, &flow) {
+            // Ended in this very instant.
+            self.progress.flows -= 1;
+            return;
+        }
+        let message = self.message.as_mut().expect("the plan is its own");
+        let bytes = message.held.unacknowledged(&key);
+        assert_eq!(bytes.len() as u64, logged, "the log has what its plan promises");
+        let delivery = Delivery::new(bytes, reads);
+        let carried =
+            Carried { delivery, flow, birth, stage: Stage::Unborn, give_up: now + GIVE_UP };
+        message.deliveries.insert(key, carried);
+        message.drive_at = now;
+        self.progress.pending += 1;
+        self.bear(&key);
+    }
+
+    /// Lets the child be born that is to deliver.
+    fn bear(&mut self, key: &FlowKey) {
+        let Some(message) = &mut self.message else { return };
+        let Some(carried) = message.deliveries.get(key) else { return };
+        let Carried { flow, birth, .. } = carried;
+        forge::segment(&mut self.packet, key, flow, birth.ack, birth.seq, &[], false);
+        if let Err(error) = self.tun.write_packet(&self.packet) {
+            tracing::warn!(flow = %key, %error, "cannot write a forged segment");
+        }
+        while let Some((key, child)) = message.listener.accept() {
+            match message.deliveries.get_mut(&key) {
+                Some(carried) => carried.delivery.born(child),
+                // Given up in this very instant, or somebody who has no business here.
+                None => deliver::vanish(child),
+            }
+        }
+    }
+
+    /// Does what is due for held flows. Returns when it wants to be called again at the latest.
+    pub(crate) fn advance_held(&mut self, now: Instant) -> Option<Instant> {
+        let message = self.message.as_mut()?;
+        for (key, why) in message.held.advance(&self.table, now) {
+            self.unprotect(&key, why);
+        }
+        let message = self.message.as_mut()?;
+        if now >= message.drive_at {
+            message.lingering.retain_mut(|lingering| lingering.is_open(now));
+            let keys: Vec<FlowKey> = message.deliveries.keys().copied().collect();
+            let pause = DRIVE.max(DRIVE_EACH * keys.len() as u32);
+            for key in keys {
+                self.drive(&key, now);
+            }
+            let message = self.message.as_mut()?;
+            let vanished = |carried: &Carried| carried.stage == Stage::Vanished;
+            // Those wait for nothing but the log to be read.
+            let hurry = message.deliveries.values().any(vanished);
+            message.drive_at = if hurry { now } else { now + pause };
+        }
+        let message = self.message.as_ref()?;
+        let idle = message.deliveries.is_empty() && message.lingering.is_empty();
+        let drive = (!idle).then_some(message.drive_at);
+        drive.into_iter().chain(message.held.due()).min()
+    }
+
+    fn drive(&mut self, key: &FlowKey, now: Instant) {
+        match self.carried(key).map(|carried| carried.stage) {
+            Some(Stage::Unborn) => self.bear(key),
+            Some(Stage::Vanished) => return self.replace_child(key, now),
+            Some(Stage::Sending) | None => {}
+        }
+        let Some(carried) = self.carried(key) else { return };
+        if carried.stage == Stage::Unborn && carried.delivery.is_born() {
+            carried.stage = Stage::Sending;
+            self.note_open(now);
+        }
+        let Some(carried) = self.carried(key) else { return };
+        let (stage, late, una) = (carried.stage, now >= carried.give_up, carried.flow.una());
+        match carried.delivery.drive() {
+            Step::Waiting if stage == Stage::Unborn && late => {
+                self.reset(key, una, ResetReason::NotAccepted);
+            }
+            Step::Waiting => {}
+            Step::Broken => {
+                // The client's word, or its silence; its kernel knows of no connection any more.
+                self.forget(key);
+                self.table.remove(key);
+            }
+            Step::Written => self.conclude(key, late, now),
+        }
+    }
+
+    fn carried(&mut self, key: &FlowKey) -> Option<&mut Carried> {
+        self.message.as_mut()?.deliveries.get_mut(key)
+    }
+
+    /// Everything has been given to TCP: what follows, by what is known now.
+    fn conclude(&mut self, key: &FlowKey, late: bool, now: Instant) {
+        let Some(flow) = self.table.get(key) else { return self.forget(key) };
+        let una = flow.una();
+        let Some(message) = &mut self.message else { return };
+        match message.held.plan(key, una) {
+            Some(Plan::Finish { .. }) => {
+                let carried = message.deliveries.remove(key).expect("it is being delivered");
+                message.lingering.extend(carried.delivery.end(now));
+                self.table.deliver_to_end(key);
+                self.close(key);
+                self.progress.pending -= 1;
+                self.progress.adopted += 1;
+            }
+            Some(Plan::Adopt { logged: 0, .. }) => {
+                let carried = self.carried(key).expect("it is being delivered");
+                carried.delivery.vanish();
+                carried.stage = Stage::Vanished;
+            }
+            Some(Plan::WaitForBody { logged: 0 }) if late => {
+                self.reset(key, una, ResetReason::BodyUnfinished);
+            }
+            Some(Plan::Reset { why, logged: 0 }) => self.reset(key, una, reason_of(why)),
+            // Not acknowledged yet. As long as its client lives TCP sends again; if not, it says so.
+            Some(Plan::Adopt { .. } | Plan::WaitForBody { .. } | Plan::Reset { .. }) => {}
+            None => self.reset(key, una, ResetReason::NotLogged),
+        }
+    }
+
+    /// The flow's next server takes the place of the child that has vanished. Until then no segment
+    /// of this host's answers the client: a reset of the kernel's, which knows of no socket, does not
+    /// leave.
+    fn replace_child(&mut self, key: &FlowKey, now: Instant) {
+        let Some(flow) = self.table.get(key) else { return self.forget(key) };
+        let message = self.message.as_mut().expect("it was being delivered");
+        match message.held.plan(key, flow.una()) {
+            Some(Plan::Adopt { instream, position, logged: 0, .. }) => {
+                message.deliveries.remove(key);
+                self.progress.pending -= 1;
+                self.begin(*key, flow, Start::At { instream, position }, now);
+            }
+            Some(Plan::Reset { why, .. }) => self.reset(key, flow.una(), reason_of(why)),
+            // The client goes on in a way that cannot be carried on: it was whole a moment ago.
+            Some(_) | None => self.reset(key, flow.una(), ResetReason::NotLogged),
+        }
+    }
+}
+
+fn reason_of(why: Why) -> ResetReason {
+    match why {
+        Why::PartlySent => ResetReason::ReplyCut,
+        _ => ResetReason::Simplex,
+    }
+}
