@@ -5,7 +5,7 @@
 //! node already, and reading it early would only take processor time from the servers.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::mpsc::Sender;
@@ -19,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use takeover::{Engine, Notice, Progress};
 
+use super::call::Call;
 use super::events::Events;
 use super::inbox::{Inbox, Post};
 use super::timeline::{Decision, Timeline};
@@ -27,12 +28,21 @@ use super::{locked, membership};
 /// How often the ring is read when nobody rings.
 const DRAIN: Duration = Duration::from_millis(10);
 
+/// How old what `status` shows of the replies may be.
+const TELL: Duration = Duration::from_millis(50);
+
 /// What the membership thread asks for.
 pub enum Order {
     /// Take every flow over; the data path holds the primary's role already.
     Promote(Decision),
     /// Forget every flow and destroy the service's sockets. Answered when the flows are gone.
     Discard(Sender<()>),
+    /// This node is the armed backup of this epoch: hear what the primary's servers write.
+    Pair(u64),
+    /// It is no backup, and takes nothing over.
+    Unpair,
+    /// The link over which the nodes reach each other.
+    Via(cluster::Link),
     Stop,
 }
 
@@ -45,6 +55,11 @@ pub struct Report {
     pub journal: journal::Stats,
     pub resets: BTreeMap<&'static str, u64>,
     pub over_budget: u64,
+    /// Why flows were opened so far.
+    pub unprotected: BTreeSet<&'static str>,
+    /// What the reply log holds and has done, and why flows were opened; `None` if no service's
+    /// output is held.
+    pub replies: Option<(replies::Stats, BTreeMap<&'static str, u64>)>,
 }
 
 pub struct Worker {
@@ -56,7 +71,7 @@ pub struct Worker {
 /// Starts the thread. `endpoints` are the services' addresses; `make` builds the engine and the
 /// reader in the new thread, where they stay.
 pub fn start(
-    make: impl FnOnce() -> anyhow::Result<(Engine, datapath::LogSource)> + Send + 'static,
+    make: impl FnOnce() -> anyhow::Result<(Engine, datapath::LogSource, Option<Call>)> + Send + 'static,
     endpoints: Vec<(std::net::IpAddr, u16)>,
     membership: Post<membership::Message>,
     events: Events,
@@ -66,7 +81,7 @@ pub fn start(
     let shared = report.clone();
     let (started, outcome) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("journal".into()).spawn(move || {
-        let built = make().and_then(|(engine, source)| {
+        let built = make().and_then(|(engine, source, call)| {
             let engine = Rc::new(RefCell::new(engine));
             let reader = engine.clone();
             let log = source
@@ -74,14 +89,15 @@ pub fn start(
                     reader.borrow_mut().on_record(record, payload, Instant::now());
                 })
                 .context("cannot read the log ring")?;
-            Ok((engine, log))
+            Ok((engine, log, call))
         });
         match built {
-            Ok((engine, log)) => {
+            Ok((engine, log, call)) => {
                 let _ = started.send(Ok(()));
                 come_first();
-                let keeper = Keeper { engine, log, endpoints, membership, events, report: shared };
-                keeper.run(&inbox);
+                let report = shared;
+                let keeper = Keeper { engine, log, endpoints, membership, events, report };
+                keeper.run(&inbox, call);
             }
             Err(error) => {
                 let _ = started.send(Err(error));
@@ -92,13 +108,13 @@ pub fn start(
     Ok(Worker { orders, report, thread })
 }
 
-/// During a takeover clients wait for this thread alone; the servers it competes with wait for it
-/// as well.
-fn come_first() {
+/// For the calling thread. During a takeover clients wait for the journal's alone; the servers it
+/// competes with wait for it as well.
+pub fn come_first() {
     // SAFETY: plain system call; 0 names the calling thread.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) } != 0 {
         let error = std::io::Error::last_os_error();
-        tracing::warn!(%error, "the takeover has no raised priority (CAP_SYS_NICE)");
+        tracing::warn!(%error, "a thread that servers wait for has no raised priority (CAP_SYS_NICE)");
     }
 }
 
@@ -112,23 +128,34 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn run(self, inbox: &Inbox<Order>) {
+    /// `call`: to the primary's daemon, if output is held.
+    fn run(self, inbox: &Inbox<Order>, mut call: Option<Call>) {
         let mut due: Option<Instant> = None;
+        let mut told = Instant::now();
         loop {
             let now = Instant::now();
-            let wait = due.map_or(DRAIN, |at| at.saturating_duration_since(now).min(DRAIN));
-            let mut fds = [
+            let next = due.into_iter().chain(call.as_ref().and_then(Call::due)).min();
+            let wait = next.map_or(DRAIN, |at| at.saturating_duration_since(now).min(DRAIN));
+            let mut fds = vec![
                 PollFd::new(self.log.fd(), PollFlags::POLLIN),
                 PollFd::new(inbox.as_fd(), PollFlags::POLLIN),
             ];
+            fds.extend(call.as_ref().and_then(Call::fd));
             let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
-            // EINTR and the like: the rings are read anyhow.
-            let _ = poll(&mut fds, timeout);
-            inbox.hush();
+            // EINTR and the like: everything is looked at.
+            let failed = poll(&mut fds, timeout).is_err();
+            let is_ready = |fd: &PollFd<'_>| failed || fd.any() != Some(false);
+            let (rung, spoken) = (is_ready(&fds[1]), fds.get(2).is_some_and(is_ready));
+            if rung {
+                inbox.hush();
+            }
             while let Some(order) = inbox.take() {
                 match order {
                     Order::Promote(decision) => {
                         self.drain();
+                        if let Some(call) = &mut call {
+                            call.last_words(&self.engine, || self.drain(), Instant::now());
+                        }
                         let began = hostnet::now_boottime_ns();
                         self.engine.borrow_mut().promote(Instant::now());
                         let mut report = locked(&self.report);
@@ -136,12 +163,27 @@ impl Keeper {
                         report.timeline = Some(Timeline { decision, began });
                     }
                     Order::Discard(done) => self.discard(&done),
+                    Order::Pair(epoch) => {
+                        call.iter_mut().for_each(|call| call.pair(epoch, Instant::now()));
+                    }
+                    Order::Unpair => call.iter_mut().for_each(Call::unpair),
+                    Order::Via(link) => {
+                        call.iter_mut().for_each(|call| call.via(link, Instant::now()));
+                    }
                     Order::Stop => return,
                 }
             }
             self.drain();
-            due = self.engine.borrow_mut().advance(Instant::now());
+            if let Some(call) = &mut call {
+                call.turn(&self.engine, || self.drain(), spoken, Instant::now());
+            }
+            let now = Instant::now();
+            due = self.engine.borrow_mut().advance(now);
             self.tell();
+            if now >= told + TELL {
+                told = now;
+                locked(&self.report).replies = self.engine.borrow().replies();
+            }
         }
     }
 
@@ -186,6 +228,16 @@ impl Keeper {
                         &format!("flow {key} outgrew its budget: simplex from now on"),
                         json!({"flow": key.to_string()}),
                     );
+                }
+                // The first of a kind is an event; the rest is a number.
+                Notice::Unprotected { key, why } => {
+                    if report.unprotected.insert(why.name()) {
+                        self.events.add(
+                            "flow_unprotected",
+                            &format!("flow {key} is simplex from now on: {why}"),
+                            json!({"flow": key.to_string(), "reason": why.name()}),
+                        );
+                    }
                 }
                 Notice::Crash { service, signal } => {
                     self.membership.send(membership::Message::Crash { service, signal });

@@ -30,6 +30,7 @@ use super::inbox::{Inbox, Post};
 use super::journal::Order;
 use super::links::LinkSocket;
 use super::notices;
+use super::output;
 use super::stranger::{Stranger, Verdict};
 use super::timeline::Decision;
 use crate::check;
@@ -89,6 +90,8 @@ pub struct Membership {
     peer_macs: Option<[Mac; 2]>,
     switchboard: Switchboard,
     journal: Post<Order>,
+    /// `None`: no service's output is held.
+    output: Option<Post<output::Order>>,
     events: Events,
     report: Arc<Mutex<Option<Report>>>,
     detection: Duration,
@@ -131,13 +134,15 @@ pub struct Parts {
     pub interfaces: [Interface; 2],
     pub switchboard: Switchboard,
     pub journal: Post<Order>,
+    pub output: Option<Post<output::Order>>,
     pub events: Events,
     pub report: Arc<Mutex<Option<Report>>>,
 }
 
 impl Membership {
     pub fn new(config: &Config, parts: Parts) -> anyhow::Result<Self> {
-        let Parts { mut core, channel, interfaces, switchboard, journal, events, report } = parts;
+        let Parts { mut core, channel, interfaces, switchboard, journal, output, events, report } =
+            parts;
         let node = &config.node;
         let sockets =
             [LinkSocket::open(node, Link::Service)?, LinkSocket::open(node, Link::Cluster)?];
@@ -165,6 +170,7 @@ impl Membership {
             peer_macs: None,
             switchboard,
             journal,
+            output,
             events,
             report,
             addresses,
@@ -519,7 +525,10 @@ impl Membership {
                     }));
                 }
                 Action::DiscardFlows => self.discard(),
-                Action::RelayVia { link } => self.set_relay(link),
+                Action::RelayVia { link } => {
+                    self.set_relay(link);
+                    self.journal.send(Order::Via(link));
+                }
                 Action::HoldAddress(holding) => self.hold(holding),
                 Action::ProbeServiceLink => self.start_probe(),
                 // Only a configured arbiter is asked, and the configuration knows none yet.
@@ -583,6 +592,7 @@ impl Membership {
         self.epoch_file.write(epoch);
         self.keep_journal(journal);
         self.switchboard.set_role(epoch.0 as u32, path);
+        self.tell_of_role(role, epoch);
         self.events.add(
             "role",
             &format!("epoch {}: {}", epoch.0, notices::role(role)),
@@ -594,6 +604,25 @@ impl Membership {
             // Without systemd there is nobody to tell.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         }
+    }
+
+    /// Those that speak with the peer about what servers write.
+    fn tell_of_role(&self, role: cluster::Role, epoch: cluster::Epoch) {
+        use cluster::Role;
+        let Some(output) = &self.output else { return };
+        output.send(match role {
+            Role::Primary { duplex: true } => output::Order::Duplex { epoch: epoch.0 },
+            Role::Primary { duplex: false } => output::Order::Simplex,
+            Role::Starting | Role::Fenced | Role::Backup { .. } => output::Order::Silent,
+        });
+        match role {
+            Role::Backup { armed: true } => self.journal.send(Order::Pair(epoch.0)),
+            // A promotion hears the dead primary out first.
+            Role::Primary { .. } => true,
+            Role::Starting | Role::Fenced | Role::Backup { armed: false } => {
+                self.journal.send(Order::Unpair)
+            }
+        };
     }
 
     /// A backup whose daemon no longer runs must not go on logging for nobody.

@@ -2,13 +2,15 @@
 //!
 //! Nothing may leave from a service address before the data path stands, and nothing may be left
 //! behind that could. So the data path comes up before the servers and goes down after them; in
-//! between, four threads:
+//! between, four threads, and a fifth if there are services whose output is held:
 //!
 //! - *membership* ([`membership`]): the peer, leases, roles; real-time, never blocks;
 //! - *journal* ([`journal`]): the log and the takeover;
+//! - *output* ([`output`]): what servers write, on its way to the backup;
 //! - *supervisor* ([`crate::supervisor`]): the servers' processes;
 //! - *operator* ([`operator_socket`]): status, events, switchover.
 
+mod call;
 mod epoch_file;
 mod events;
 mod inbox;
@@ -17,31 +19,38 @@ mod links;
 mod membership;
 mod notices;
 mod operator_socket;
+mod output;
 mod status;
 mod stranger;
+mod stream;
 mod timeline;
 
 pub use operator_socket::{Question, SOCKET};
 
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use cluster::Core;
 use control::{Channel, Identity, Psk, Rng};
 use datapath::{Datapath, Settings};
+use gate::Orders;
 use hostnet::{Interface, Offload, ServiceAddress, Tun};
 use nix::sys::signal::{SigSet, Signal};
-use takeover::{Budgets, Engine};
+use takeover::{Budgets, Engine, Holding, Listener};
 
 use crate::check;
 use crate::config::{Arbiter, Config, Scheme, gate_settings};
 use crate::supervisor::Supervisor;
 
+use call::Call;
 use events::Events;
 use inbox::Inbox;
 use membership::{Membership, Message, Parts};
+use stream::Secrets;
 
 /// How long servers may take to end in good order.
 const GRACE: Duration = Duration::from_secs(5);
@@ -86,13 +95,29 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 
     let (post, inbox) = Inbox::new().context("cannot make an event descriptor")?;
     let endpoints: Vec<(IpAddr, u16)> = endpoints(&config).into_iter().flatten().collect();
+    let secrets = Secrets { psk: psk.clone(), identity: identity(&config), rng: Rng::system() };
+    let output = match config.services.iter().any(|service| service.message.is_some()) {
+        true => Some(start_output(&config, &datapath, &tun, secrets.clone())?),
+        false => None,
+    };
     let worker = {
         let (table, log, ringer) = (datapath.flow_table()?, datapath.log()?, datapath.ringer()?);
         let budgets = Budgets {
             total: config.budget.total_mib as usize * MIB,
             per_flow: config.services.iter().map(|s| s.flow_budget_mib as usize * MIB).collect(),
         };
-        let make = move || Ok((Engine::new(table, tun, ringer, budgets)?, log));
+        let holding = match &output {
+            Some(_) => Some(holding(&config, &datapath, &tun)?),
+            None => None,
+        };
+        let call = holding.is_some().then(|| Call::new(&config.node, secrets));
+        let make = move || {
+            let mut engine = Engine::new(table, tun, ringer, budgets)?;
+            if let Some(holding) = holding {
+                engine.hold_output(holding);
+            }
+            Ok((engine, log, call))
+        };
         journal::start(make, endpoints.clone(), post.clone(), events.clone())?
     };
     // What a predecessor's server still holds can be carried on by nobody here.
@@ -107,6 +132,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
             interfaces: [service_link, cluster_link],
             switchboard,
             journal: worker.orders.clone(),
+            output: output.as_ref().map(|(orders, _)| orders.clone()),
             events: events.clone(),
             report: membership_report.clone(),
         },
@@ -151,6 +177,10 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     supervisor.stop(GRACE);
     worker.orders.send(journal::Order::Stop);
     let _ = worker.thread.join();
+    if let Some((orders, thread)) = output {
+        orders.send(output::Order::Stop);
+        let _ = thread.join();
+    }
     if let Err(error) = hostnet::destroy_sockets(&endpoints) {
         tracing::warn!(%error, "connections remain without their data path");
     }
@@ -162,6 +192,39 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         Ok(result) => result,
         Err(_) => bail!("the membership thread failed; its message stands above"),
     }
+}
+
+/// The thread that tells the backup what servers write.
+fn start_output(
+    config: &Config,
+    datapath: &Datapath,
+    tun: &Tun,
+    secrets: Secrets,
+) -> anyhow::Result<(inbox::Post<output::Order>, JoinHandle<()>)> {
+    let node = &config.node;
+    let own = [node.address.service, node.address.cluster];
+    let parts = output::Parts {
+        listeners: output::listen(&own, node.control_port)?,
+        peers: vec![node.peer_address.service, node.peer_address.cluster],
+        secrets,
+        source: datapath.output()?,
+        orders: Orders::new(tun.try_clone()?),
+        table: datapath.flow_table()?,
+        ringer: datapath.ringer()?,
+    };
+    output::start(move || Ok(parts))
+}
+
+/// What the engine needs to hold output.
+fn holding(config: &Config, datapath: &Datapath, tun: &Tun) -> anyhow::Result<Holding> {
+    let listener = Listener::open().context("cannot open the socket that delivers replies")?;
+    datapath.set_deliverer(listener.as_fd())?;
+    Ok(Holding {
+        policies: config.services.iter().map(|s| s.policy().map(Arc::new)).collect(),
+        budget: config.budget.replies_mib as usize * MIB,
+        orders: Orders::new(tun.try_clone()?),
+        listener,
+    })
 }
 
 /// What threads share for operators to read. A thread that panicked does not take it with it.

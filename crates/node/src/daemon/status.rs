@@ -1,5 +1,6 @@
 //! What `steadfast status` shows, as one JSON object.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -31,6 +32,7 @@ impl Source {
             "flows": self.flows(),
             "takeover": takeover(&journal),
             "journal": stats(&journal.journal),
+            "replies": journal.replies.as_ref().map(replies),
             "resets": journal.resets,
             "over_budget": journal.over_budget,
             "counters": self.counters.all().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),
@@ -123,6 +125,18 @@ fn takeover(report: &journal::Report) -> Value {
         "first_open_us": progress.first_open.map(|took| took.as_micros() as u64),
         "last_open_us": progress.last_open.map(|took| took.as_micros() as u64),
         "steps": report.timeline.map(|timeline| timeline.shown(progress, now, wall)),
+    })
+}
+
+fn replies((stats, opened): &(::replies::Stats, BTreeMap<&'static str, u64>)) -> Value {
+    json!({
+        "flows": stats.flows,
+        "bytes": stats.heap_bytes,
+        "logged": stats.logged,
+        "regenerated": stats.regenerated,
+        "streamed": stats.streamed,
+        "skipped_bytes": stats.skipped_bytes,
+        "opened": opened,
     })
 }
 

@@ -1,0 +1,418 @@
+//! The thread that tells the backup what this node's servers write, while this node is primary and
+//! has a backup. It carries bytes and knows no protocol: where a reply ends, and what may leave, is
+//! found out by the backup (decision 13).
+//!
+//! It reads the output ring only while the backup listens and TCP takes what it says. Until then the
+//! ring fills, and behind it the data path reports what it could not capture.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use datapath::{FlowKey, FlowTable, Output, OutputSource, Ringer};
+use gate::Orders;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use replies::codec::{Record, Writer};
+use takeover::{key_of, name_of};
+
+use super::inbox::{Inbox, Post};
+use super::journal::come_first;
+use super::stream::{Broken, Secrets, Stream};
+
+/// Pause between two rings; eight times what a ring takes, if that is longer.
+const RING: Duration = Duration::from_millis(1);
+
+/// What the membership thread asks for.
+pub enum Order {
+    /// This node serves, and has a backup: everything that it holds goes to that one.
+    Duplex {
+        epoch: u64,
+    },
+    /// It has none: nothing is held any more.
+    Simplex,
+    /// It does not serve.
+    Silent,
+    Stop,
+}
+
+/// What the thread is made of.
+pub struct Parts {
+    /// Where the backup calls: one socket on each link.
+    pub listeners: Vec<TcpListener>,
+    /// Who may call.
+    pub peers: Vec<IpAddr>,
+    pub secrets: Secrets,
+    pub source: OutputSource,
+    pub orders: Orders,
+    pub table: FlowTable,
+    pub ringer: Option<Ringer>,
+}
+
+/// Sockets that the backup calls.
+pub fn listen(own: &[IpAddr], port: u16) -> anyhow::Result<Vec<TcpListener>> {
+    let open = |&address: &IpAddr| {
+        let at = SocketAddr::new(address, port);
+        let listener = TcpListener::bind(at)
+            .with_context(|| format!("cannot listen on {at} for the peer; is the port taken?"))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    own.iter().map(open).collect()
+}
+
+pub fn start(
+    make: impl FnOnce() -> anyhow::Result<Parts> + Send + 'static,
+) -> anyhow::Result<(Post<Order>, JoinHandle<()>)> {
+    let (orders, inbox) = Inbox::new().context("cannot make an event descriptor")?;
+    let (started, outcome) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("output".into()).spawn(move || match make() {
+        Ok(parts) => {
+            let _ = started.send(Ok(()));
+            come_first();
+            if let Err(error) = run(parts, &inbox) {
+                // Held output would wait for ever; a node without this thread must not go on.
+                tracing::error!(%error, "servers' output can no longer be read; this node ends");
+                std::process::abort();
+            }
+        }
+        Err(error) => {
+            let _ = started.send(Err(error));
+        }
+    })?;
+    outcome.recv().context("the output thread ended at once")??;
+    Ok((orders, thread))
+}
+
+/// What was said of a flow.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    /// Behind the last byte, or the FIN, that the backup was told of.
+    next: u32,
+    /// What lies in front of it the backup does not need.
+    skip: Option<u32>,
+    /// The backup has named it on this stream.
+    named: bool,
+    /// Its gate is open: nothing more is said of it.
+    open: bool,
+    /// Something was not captured, and the backup has not opened it yet.
+    lost: bool,
+}
+
+/// What the ring's records become.
+#[derive(Default)]
+struct Told {
+    flows: HashMap<FlowKey, Said>,
+    /// What the backup is to be told.
+    frames: Writer,
+    /// A server waits beside unread bytes.
+    unread: bool,
+}
+
+impl Told {
+    fn tell(&mut self, output: &Output, payload: &[u8]) {
+        let key = output.flow();
+        let flow = name_of(&key);
+        match *output {
+            Output::Bytes { seq, .. } => self.written(key, seq, payload, false),
+            Output::Ended { seq, .. } => self.written(key, seq, &[], true),
+            Output::Gone { .. } | Output::Aborted { .. } => {
+                self.flows.remove(&key);
+                self.frames.push(&Record::Over { flow });
+            }
+            Output::Lost { seq, .. } => self.lost(key, seq),
+            // What it writes leaves at once: the backup must know.
+            Output::Unheld { .. } => self.lost(key, 0),
+            Output::Unread { .. } => self.unread = true,
+        }
+    }
+
+    fn lost(&mut self, key: FlowKey, seq: u32) {
+        self.flows.entry(key).or_default().lost = true;
+        self.frames.push(&Record::Lost { flow: name_of(&key), seq });
+    }
+
+    fn written(&mut self, key: FlowKey, seq: u32, bytes: &[u8], fin: bool) {
+        let said = self.flows.entry(key).or_default();
+        // A few MiB at most, far less than half the sequence space.
+        said.next = seq.wrapping_add(bytes.len() as u32).wrapping_add(fin.into());
+        let needed = said.skip.map_or(0, |skip| {
+            let skipped = skip.wrapping_sub(seq) as i32;
+            usize::try_from(skipped).unwrap_or(0).min(bytes.len())
+        });
+        if said.open || (needed == bytes.len() && needed > 0 && !fin) {
+            return;
+        }
+        let (seq, bytes) = (seq.wrapping_add(needed as u32), &bytes[needed..]);
+        self.frames.push_output(name_of(&key), seq, bytes, fin);
+    }
+
+    /// A stream has begun, and its peer has this flow's output up to `seq`.
+    fn compare(&mut self, key: FlowKey, seq: u32) {
+        // What this node has not read from the ring yet will come.
+        let Some(said) = self.flows.get_mut(&key) else { return };
+        said.named = true;
+        if said.next != seq || said.lost {
+            // It was in the old stream. No copy is kept here: the flow is not protected any more.
+            self.frames.push(&Record::Lost { flow: name_of(&key), seq });
+        }
+    }
+
+    /// The peer has named all flows that it knows.
+    fn compared(&mut self) {
+        for (key, said) in &mut self.flows {
+            let named = std::mem::take(&mut said.named);
+            if !named && !said.open {
+                self.frames.push(&Record::Lost { flow: name_of(key), seq: said.next });
+            }
+        }
+    }
+}
+
+/// Rings at servers that wait beside unread bytes; not too often, since each ring is a pass over all
+/// sockets.
+struct Bell {
+    ringer: Option<Ringer>,
+    wanted: bool,
+    not_before: Instant,
+}
+
+impl Bell {
+    fn due(&self) -> Option<Instant> {
+        self.wanted.then_some(self.not_before)
+    }
+
+    fn ring_if_due(&mut self, now: Instant) {
+        let Some(ringer) = self.ringer.as_ref().filter(|_| self.wanted && now >= self.not_before)
+        else {
+            return;
+        };
+        self.wanted = false;
+        if let Err(error) = ringer.ring() {
+            tracing::warn!(%error, "cannot ring at servers with unread requests: they may hang");
+        }
+        self.not_before = now + RING.max(now.elapsed() * 8);
+    }
+}
+
+fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
+    let Parts { listeners, peers, secrets, source, orders, table, ringer } = parts;
+    let told = RefCell::new(Told::default());
+    let ring = source
+        .reader(|output, payload| told.borrow_mut().tell(output, payload))
+        .context("cannot read the output ring")?;
+    let mut bell = Bell { ringer, wanted: false, not_before: Instant::now() };
+    let mut primary =
+        Primary { secrets, orders, table, epoch: None, calling: None, stream: None, listed: false };
+    loop {
+        let deadline = primary.calling.as_ref().and_then(Stream::deadline);
+        let due = deadline.into_iter().chain(bell.due()).min();
+        let mut fds = vec![PollFd::new(inbox.as_fd(), PollFlags::POLLIN)];
+        fds.extend(listeners.iter().map(|l| PollFd::new(l.as_fd(), PollFlags::POLLIN)));
+        for stream in primary.calling.iter().chain(&primary.stream) {
+            fds.push(PollFd::new(stream.as_fd(), stream.events()));
+        }
+        if primary.wants_output() {
+            fds.push(PollFd::new(ring.fd(), PollFlags::POLLIN));
+        }
+        // EINTR and the like: everything is looked at.
+        let failed = poll(&mut fds, until(due)).is_err();
+        let is_ready = |fd: &PollFd<'_>| failed || fd.any() != Some(false);
+        let (at_listeners, at_streams) = (1, 1 + listeners.len());
+        let at_ring = at_streams + primary.calling.iter().chain(&primary.stream).count();
+        let rung = is_ready(&fds[0]);
+        let called = fds[at_listeners..at_streams].iter().any(is_ready);
+        let spoken = fds[at_streams..at_ring].iter().any(is_ready);
+        let now = Instant::now();
+        if rung {
+            inbox.hush();
+        }
+        while let Some(order) = inbox.take() {
+            match order {
+                Order::Duplex { epoch } => primary.begin(epoch, &mut told.borrow_mut()),
+                Order::Simplex => {
+                    primary.end(&mut told.borrow_mut());
+                    primary.open_all();
+                }
+                Order::Silent => primary.end(&mut told.borrow_mut()),
+                Order::Stop => return Ok(()),
+            }
+        }
+        for listener in listeners.iter().filter(|_| called) {
+            while let Ok((socket, from)) = listener.accept() {
+                if peers.contains(&from.ip().to_canonical()) {
+                    primary.take_call(socket, now);
+                }
+            }
+        }
+        let late = deadline.is_some_and(|deadline| now >= deadline);
+        if spoken || late {
+            primary.greet(&mut told.borrow_mut(), now);
+            let heard = primary.hear(&mut told.borrow_mut(), now);
+            primary.unless_broken(heard, &mut told.borrow_mut());
+        }
+        if primary.wants_output() {
+            ring.drain().context("cannot read the output ring")?;
+        }
+        bell.wanted |= std::mem::take(&mut told.borrow_mut().unread);
+        let said = primary.say(&mut told.borrow_mut());
+        primary.unless_broken(said, &mut told.borrow_mut());
+        bell.ring_if_due(Instant::now());
+    }
+}
+
+/// How long poll(2) may wait: rounded up, so that it is not asked again and again for the rest of a
+/// millisecond.
+fn until(due: Option<Instant>) -> PollTimeout {
+    let Some(due) = due else { return PollTimeout::NONE };
+    match due.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => PollTimeout::ZERO,
+        wait => {
+            PollTimeout::try_from(wait + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+        }
+    }
+}
+
+struct Primary {
+    secrets: Secrets,
+    orders: Orders,
+    table: FlowTable,
+    /// The epoch in which this node serves and has a backup.
+    epoch: Option<u64>,
+    /// Somebody calls who has not proved yet that he is the backup.
+    calling: Option<Stream>,
+    /// The backup's call.
+    stream: Option<Stream>,
+    /// The backup has said on it what it holds.
+    listed: bool,
+}
+
+impl Primary {
+    /// Does anything become of what servers write? Without a backup it is thrown away, since their
+    /// gates are open.
+    fn wants_output(&self) -> bool {
+        match &self.stream {
+            Some(stream) => self.listed && stream.is_flushed(),
+            None => self.epoch.is_none(),
+        }
+    }
+
+    fn begin(&mut self, epoch: u64, told: &mut Told) {
+        if self.epoch != Some(epoch) {
+            self.end(told);
+            self.epoch = Some(epoch);
+        }
+    }
+
+    fn end(&mut self, told: &mut Told) {
+        self.epoch = None;
+        self.calling = None;
+        self.stream = None;
+        *told = Told::default();
+    }
+
+    /// Lets leave what was held for a backup that is gone. The data path holds nothing more: only
+    /// TCP does not know yet that it may try again.
+    fn open_all(&self) {
+        for key in self.table.gated() {
+            self.order(&key, self.orders.open(&key));
+        }
+    }
+
+    /// Somebody calls. A backup that is faster than this node's own change calls again.
+    fn take_call(&mut self, socket: TcpStream, now: Instant) {
+        let Some(epoch) = self.epoch else { return };
+        match Stream::answer(socket, &self.secrets, epoch, now) {
+            Ok(stream) => self.calling = Some(stream),
+            Err(error) => tracing::warn!(%error, "cannot take the backup's call"),
+        }
+    }
+
+    /// Once the caller has proved to be the backup, what it said on another connection is over.
+    fn greet(&mut self, told: &mut Told, now: Instant) {
+        let Some(calling) = &mut self.calling else { return };
+        let greeted = calling.receive(now).and_then(|_| {
+            calling.flush()?;
+            calling.greeted()
+        });
+        match greeted {
+            Ok(false) => {}
+            Ok(true) => {
+                self.stream = self.calling.take();
+                self.listed = false;
+                told.frames = Writer::default();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a call that should be the backup's is of no use");
+                self.calling = None;
+            }
+        }
+    }
+
+    fn hear(&mut self, told: &mut Told, now: Instant) -> Result<(), Broken> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        stream.receive(now)?;
+        while let Some(stream) = &mut self.stream
+            && let Some((record, _)) = stream.next_record()?
+        {
+            match record {
+                Record::Holds { flow, seq } => told.compare(key_of(&flow), seq),
+                Record::HoldsNoMore => {
+                    told.compared();
+                    self.listed = true;
+                }
+                Record::Release { flow, seq, ahead } => {
+                    let key = key_of(&flow);
+                    let given = match ahead {
+                        true => self.orders.release_ahead(&key, seq),
+                        false => self.orders.release(&key, seq),
+                    };
+                    self.order(&key, given);
+                }
+                Record::Skip { flow, seq } => {
+                    if let Some(said) = told.flows.get_mut(&key_of(&flow)) {
+                        said.skip = Some(seq);
+                    }
+                }
+                Record::Open { flow } => {
+                    let key = key_of(&flow);
+                    if let Some(said) = told.flows.get_mut(&key) {
+                        said.open = true;
+                    }
+                    self.order(&key, self.orders.open(&key));
+                }
+                _ => {
+                    return Err(Broken::Role("the backup sent a record that only a primary sends"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, told: &mut Told) -> Result<(), Broken> {
+        if self.epoch.is_none() {
+            *told = Told::default();
+        }
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        stream.send(&mut told.frames);
+        stream.flush()
+    }
+
+    fn unless_broken(&mut self, outcome: Result<(), Broken>, told: &mut Told) {
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "the connection to the backup is lost");
+            self.stream = None;
+            // What is in them is said not to have arrived when the backup calls again.
+            told.frames = Writer::default();
+        }
+    }
+
+    fn order(&self, key: &FlowKey, given: Result<(), hostnet::TunError>) {
+        if let Err(error) = given {
+            tracing::warn!(flow = %key, %error, "cannot give an order to a gate");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The connection over which the primary's daemon tells the backup's what its servers write, and is
+//! told what may leave (decision 13): [`Record`]s in a [`control::Stream`] over TCP. Never blocks.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use control::{Identity, Psk, Rng, StreamError};
+use nix::poll::PollFlags;
+use replies::codec::{Malformed, Reader, Record, Writer};
+use socket2::{Domain, Protocol, Socket, Type};
+use thiserror::Error;
+
+/// How long the two may take to know each other.
+const HANDSHAKE: Duration = Duration::from_millis(500);
+
+/// Bytes that one turn reads at most, so that no other duty waits for long.
+const TURN: usize = 1 << 20;
+
+/// What both ends need to know each other.
+#[derive(Clone)]
+pub struct Secrets {
+    pub psk: Psk,
+    pub identity: Identity,
+    pub rng: Rng,
+}
+
+/// Why a connection is of no more use.
+#[derive(Debug, Error)]
+pub enum Broken {
+    #[error("the peer has closed the connection")]
+    Closed,
+    #[error("the peer did not answer in time")]
+    Silent,
+    #[error("the peer is in epoch {theirs}, this node in {ours}")]
+    Epoch { ours: u64, theirs: u64 },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Sealed(#[from] StreamError),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error("{0}")]
+    Role(&'static str),
+}
+
+/// One end of a connection.
+pub struct Stream {
+    socket: TcpStream,
+    sealed: control::Stream,
+    reader: Reader,
+    /// The Hello, until it can be sealed.
+    hello: Writer,
+    epoch: u64,
+    /// Until when the peer must have said Hello; `None`: it has.
+    deadline: Option<Instant>,
+    received: Vec<u8>,
+    plaintext: Vec<u8>,
+}
+
+impl Stream {
+    /// Calls the peer, from the address `own`.
+    pub fn dial(
+        own: IpAddr,
+        peer: SocketAddr,
+        secrets: &Secrets,
+        epoch: u64,
+        now: Instant,
+    ) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SocketAddr::new(own, 0).into())?;
+        match socket.connect(&peer.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        let sealed = control::Stream::dial(&secrets.psk, &secrets.identity, &secrets.rng);
+        Self::new(socket.into(), sealed, epoch, now)
+    }
+
+    /// Takes the peer's call.
+    pub fn answer(
+        socket: TcpStream,
+        secrets: &Secrets,
+        epoch: u64,
+        now: Instant,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let sealed = control::Stream::answer(&secrets.psk, &secrets.identity, &secrets.rng);
+        Self::new(socket, sealed, epoch, now)
+    }
+
+    fn new(
+        socket: TcpStream,
+        sealed: control::Stream,
+        epoch: u64,
+        now: Instant,
+    ) -> io::Result<Self> {
+        // A lone small reply waits for nothing.
+        socket.set_nodelay(true)?;
+        Ok(Self {
+            socket,
+            sealed,
+            reader: Reader::default(),
+            hello: Writer::new(epoch),
+            epoch,
+            deadline: Some(now + HANDSHAKE),
+            received: vec![0; 64 * 1024],
+            plaintext: Vec::new(),
+        })
+    }
+
+    /// What to wait for.
+    pub fn events(&self) -> PollFlags {
+        if self.is_flushed() { PollFlags::POLLIN } else { PollFlags::POLLIN | PollFlags::POLLOUT }
+    }
+
+    /// Has the peer said Hello, in this epoch?
+    pub fn is_ready(&self) -> bool {
+        self.deadline.is_none()
+    }
+
+    /// Until when something must happen.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Has everything been given to TCP?
+    pub fn is_flushed(&self) -> bool {
+        self.sealed.to_send().is_empty()
+    }
+
+    /// Takes what has arrived. True: there may be more; what arrives later is told by poll(2).
+    pub fn receive(&mut self, now: Instant) -> Result<bool, Broken> {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Err(Broken::Silent);
+        }
+        let mut turn = TURN;
+        while turn > 0 {
+            match self.socket.read(&mut self.received) {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(count) => {
+                    self.sealed.received(&self.received[..count], &mut self.plaintext)?;
+                    if count < self.received.len() {
+                        return Ok(false);
+                    }
+                    turn = turn.saturating_sub(count);
+                }
+                // Not connected yet.
+                Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has the peer said Hello by now? To be asked until it has.
+    ///
+    /// # Errors
+    /// It has said something else, or is in another epoch.
+    pub fn greeted(&mut self) -> Result<bool, Broken> {
+        self.reader.push(&self.plaintext);
+        self.plaintext.clear();
+        if self.deadline.is_some() {
+            match self.reader.next_record()? {
+                Some((Record::Hello { epoch, .. }, _)) if epoch == self.epoch => {
+                    self.deadline = None;
+                }
+                Some((Record::Hello { epoch: theirs, .. }, _)) => {
+                    return Err(Broken::Epoch { ours: self.epoch, theirs });
+                }
+                // The reader lets nothing pass in front of it.
+                Some(_) | None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next record that has been received behind the Hello.
+    pub fn next_record(&mut self) -> Result<Option<(Record, &[u8])>, Broken> {
+        if !self.greeted()? {
+            return Ok(None);
+        }
+        Ok(self.reader.next_record()?)
+    }
+
+    /// Takes over what is to be said; not before the peer [is ready](Self::is_ready). It is given to
+    /// TCP by [`Self::flush`].
+    pub fn send(&mut self, frames: &mut Writer) {
+        seal(&mut self.sealed, &mut self.hello);
+        seal(&mut self.sealed, frames);
+    }
+
+    /// Gives to TCP what it takes.
+    pub fn flush(&mut self) -> Result<(), Broken> {
+        if self.sealed.established() {
+            seal(&mut self.sealed, &mut self.hello);
+        }
+        while !self.sealed.to_send().is_empty() {
+            match self.socket.write(self.sealed.to_send()) {
+                Ok(count) => self.sealed.sent(count),
+                Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn seal(sealed: &mut control::Stream, frames: &mut Writer) {
+    let all = frames.bytes().len();
+    if all > 0 {
+        sealed.write(frames.bytes());
+        frames.sent(all);
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
