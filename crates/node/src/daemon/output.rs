@@ -100,6 +100,8 @@ struct Said {
     open: bool,
     /// Something was not captured, and the backup has not opened it yet.
     lost: bool,
+    /// It has no gate: nothing will be heard of it once it is open.
+    unheld: bool,
 }
 
 /// What the ring's records become.
@@ -124,8 +126,11 @@ impl Told {
                 self.frames.push(&Record::Over { flow });
             }
             Output::Lost { seq, .. } => self.lost(key, seq),
-            // What it writes leaves at once: the backup must know.
-            Output::Unheld { .. } => self.lost(key, 0),
+            // What it writes leaves at once: the backup must know. Its end is not told here.
+            Output::Unheld { .. } => {
+                self.lost(key, 0);
+                self.flows.get_mut(&key).expect("it was lost a moment ago").unheld = true;
+            }
             Output::Unread { .. } => self.unread = true,
         }
     }
@@ -379,8 +384,10 @@ impl Primary {
                 }
                 Record::Open { flow } => {
                     let key = key_of(&flow);
-                    if let Some(said) = told.flows.get_mut(&key) {
-                        said.open = true;
+                    match told.flows.get_mut(&key) {
+                        Some(said) if said.unheld => drop(told.flows.remove(&key)),
+                        Some(said) => (said.open, said.lost) = (true, false),
+                        None => {}
                     }
                     self.order(&key, self.orders.open(&key));
                 }
