@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// And how long from then on: it was slow the first time.
 const MORE_PATIENCE: Duration = Duration::from_millis(500);
 
+/// Pause between two looks: with many replies a second somebody would always be due.
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// Flows whose acknowledgements are looked up in one go: some 2 us each.
 const LOOKUPS: usize = 256;
 
@@ -47,6 +50,7 @@ pub(crate) struct Held {
     released: Watch,
     /// Flows whose clients had not acknowledged everything when they were last looked at.
     slow: Watch,
+    look_at: Instant,
     records: Vec<Record>,
     opened: BTreeMap<&'static str, u64>,
 }
@@ -61,6 +65,7 @@ impl Held {
             orders,
             released: Watch::new(PATIENCE),
             slow: Watch::new(MORE_PATIENCE),
+            look_at: Instant::now(),
             records: Vec::new(),
             opened: BTreeMap::new(),
         }
@@ -147,6 +152,10 @@ impl Held {
     #[must_use = "why flows are not protected any more"]
     pub fn advance(&mut self, table: &FlowTable, now: Instant) -> Vec<(FlowKey, Why)> {
         let mut given_up = Vec::new();
+        if now < self.look_at {
+            return given_up;
+        }
+        self.look_at = now + PAUSE;
         for _ in 0..LOOKUPS {
             let Some(key) = self.released.next(now).or_else(|| self.slow.next(now)) else { break };
             let (Some(flow), Some(released)) = (table.get(&key), self.log.released(&key)) else {
@@ -166,7 +175,8 @@ impl Held {
 
     /// When [`Held::advance`] has something to do.
     pub fn due(&self) -> Option<Instant> {
-        self.released.due().into_iter().chain(self.slow.due()).min()
+        let due = self.released.due().into_iter().chain(self.slow.due()).min();
+        due.map(|due| due.max(self.look_at))
     }
 
     /// What becomes of the flow now that its primary is dead. `una`: the client's acknowledgement.

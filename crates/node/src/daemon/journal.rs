@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use datapath::RingReader;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use serde_json::json;
 use takeover::{Engine, Notice, Progress};
 
@@ -141,9 +142,10 @@ impl Keeper {
                 PollFd::new(inbox.as_fd(), PollFlags::POLLIN),
             ];
             fds.extend(call.as_ref().and_then(Call::fd));
-            let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
+            // poll(2) counts milliseconds: the rest of one would be spent asking again and again.
+            let wait = TimeSpec::from_duration(wait);
             // EINTR and the like: everything is looked at.
-            let failed = poll(&mut fds, timeout).is_err();
+            let failed = ppoll(&mut fds, Some(wait), None).is_err();
             let is_ready = |fd: &PollFd<'_>| failed || fd.any() != Some(false);
             let (rung, spoken) = (is_ready(&fds[1]), fds.get(2).is_some_and(is_ready));
             if rung {

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use datapath::{FlowKey, FlowTable, Output, OutputSource, Ringer};
 use gate::Orders;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use replies::codec::{Record, Writer};
 use takeover::{key_of, name_of};
 
@@ -224,7 +225,8 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
             fds.push(PollFd::new(ring.fd(), PollFlags::POLLIN));
         }
         // EINTR and the like: everything is looked at.
-        let failed = poll(&mut fds, until(due)).is_err();
+        let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let failed = ppoll(&mut fds, wait.map(TimeSpec::from_duration), None).is_err();
         let is_ready = |fd: &PollFd<'_>| failed || fd.any() != Some(false);
         let (at_listeners, at_streams) = (1, 1 + listeners.len());
         let at_ring = at_streams + primary.calling.iter().chain(&primary.stream).count();
@@ -266,18 +268,6 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
         let said = primary.say(&mut told.borrow_mut());
         primary.unless_broken(said, &mut told.borrow_mut());
         bell.ring_if_due(Instant::now());
-    }
-}
-
-/// How long poll(2) may wait: rounded up, so that it is not asked again and again for the rest of a
-/// millisecond.
-fn until(due: Option<Instant>) -> PollTimeout {
-    let Some(due) = due else { return PollTimeout::NONE };
-    match due.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => PollTimeout::ZERO,
-        wait => {
-            PollTimeout::try_from(wait + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
-        }
     }
 }
 
