@@ -14,6 +14,9 @@ pub enum Scheme {
     Track,
     /// Whole replies are held by two nodes before they leave.
     Message,
+    /// The same, but a long reply can be made again: its server does, instead of two nodes holding
+    /// it.
+    Regenerate,
 }
 
 impl Scheme {
@@ -21,7 +24,15 @@ impl Scheme {
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Track => "track",
-            Scheme::Message => "message",
+            Scheme::Message | Scheme::Regenerate => "message",
+        }
+    }
+
+    /// What a configuration says besides, a line.
+    fn more(self) -> &'static str {
+        match self {
+            Scheme::Track | Scheme::Message => "",
+            Scheme::Regenerate => "long_replies = \"regenerate\"\n",
         }
     }
 }
@@ -108,12 +119,13 @@ state_dir = {state}
         write!(
             text,
             "\n[[service]]\nname = {}\naddress = {}\nport = {}\ncommand = {}\n\
-             scheme = {}\nflow_budget_mib = {}\n",
+             scheme = {}\n{}flow_budget_mib = {}\n",
             quoted(&service.name),
             list(addresses),
             service.port,
             list(command),
             quoted(service.scheme.name()),
+            service.scheme.more(),
             service.flow_budget_mib
         )
         .expect("writing to a string cannot fail");

@@ -97,7 +97,7 @@ impl Outcome {
 }
 
 /// The longest stall that was not over at `at_ns`.
-pub(crate) fn longest_after(stalls: &[Stall], at_ns: u64) -> Option<Stall> {
+pub fn longest_after(stalls: &[Stall], at_ns: u64) -> Option<Stall> {
     let late = stalls.iter().filter(|s| s.to_ns > at_ns);
     late.max_by_key(|s| s.to_ns - s.from_ns).copied()
 }

@@ -48,7 +48,7 @@ impl Shop {
     }
 
     fn audit(&self, notes: &[Notes]) -> Audit {
-        Audit::new(notes, &read_logs(self.dir.path()).unwrap(), None)
+        Audit::new(notes, &read_logs(self.dir.path()).unwrap(), &[])
     }
 
     /// Kills the server with its workers, as one group of processes.

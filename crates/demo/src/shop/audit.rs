@@ -1,8 +1,10 @@
 //! What the clients were told, joined with what the shop has done.
 //!
 //! A reply is right only if an instance has executed that request, as that order. A request may
-//! have been executed twice for one reason: the node that died had executed it, and its reply was
-//! not yet held by two nodes. Then nobody has seen that reply, and the client has the other one's.
+//! have been executed twice for one reason: a node that no longer serves had executed it, and its
+//! reply was not yet held by two nodes. Then nobody has seen that reply, and the client has that of
+//! the node that took over. So each node executes a request at most once while it serves, and the
+//! client has the reply of the last one that did.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +15,10 @@ use serde::Serialize;
 
 use super::client::{Notes, Receipt};
 use super::request::Kind;
+use crate::operator::Event;
+
+/// A daemon tells of its promotion once it is made; what came over may have been executed already.
+const TOLD_AFTER_NS: u64 = 1_000_000;
 
 /// A line of a log: a request was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +42,7 @@ pub struct Twice {
     pub id: String,
     /// What it asked for.
     pub request: &'static str,
-    /// The instance that died, and its order.
+    /// The instance that nobody has heard, and its order.
     pub first: (String, u64),
     /// The one whose reply the client has, and its order.
     pub second: (String, u64),
@@ -51,8 +57,33 @@ pub struct Audit {
     pub confirmed: BTreeMap<String, usize>,
     /// Requests that were executed twice, and may have been.
     pub twice: Vec<Twice>,
+    /// Requests that were executed by two nodes, one after the other, and never answered: their
+    /// clients have failed.
+    pub unanswered: Vec<String>,
     /// What must not be.
     pub faults: Vec<String>,
+}
+
+/// A time in which a node serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reign {
+    /// The node's name.
+    pub node: String,
+    /// Since when, on [`crate::clock::now_ns`]'s clock.
+    pub from_ns: u64,
+}
+
+impl Reign {
+    /// That of the `first` node that served, and those that reports tell of, in the order of time.
+    pub fn of<'a>(first: &str, events: impl Iterator<Item = (&'a str, &'a Event)>) -> Vec<Reign> {
+        let promoted = events.filter(|(_, event)| event.event == "promoted");
+        let reign = |(node, event): (&str, &Event)| Reign {
+            node: node.to_owned(),
+            from_ns: event.boottime_ns.saturating_sub(TOLD_AFTER_NS),
+        };
+        let first = Reign { node: first.to_owned(), from_ns: 0 };
+        [first].into_iter().chain(promoted.map(reign)).collect()
+    }
 }
 
 /// Reads the logs of all instances.
@@ -90,8 +121,8 @@ fn parse(line: &str) -> Option<Execution> {
 }
 
 impl Audit {
-    /// Compares; `died` is the node that failed, if one did.
-    pub fn new(notes: &[Notes], executions: &[Execution], died: Option<&str>) -> Audit {
+    /// Compares; `reigns` are in the order of time.
+    pub fn new(notes: &[Notes], executions: &[Execution], reigns: &[Reign]) -> Audit {
         let mut audit = Audit { executions: executions.len(), ..Audit::default() };
         let mut by_id: BTreeMap<&str, Vec<&Execution>> = BTreeMap::new();
         for execution in executions {
@@ -118,9 +149,15 @@ impl Audit {
                 continue;
             };
             if all.len() > 1 {
-                match twice(*kind, all, receipts.get(id).copied(), died) {
-                    Ok(twice) => audit.twice.push(twice),
-                    Err(fault) => audit.faults.push(fault),
+                let receipt = receipts.get(id).copied();
+                match (in_turn(all, reigns), receipt) {
+                    (Some(order), Some(receipt)) if order[order.len() - 1].made(receipt) => {
+                        let (first, second) = (order[0].told(), order[order.len() - 1].told());
+                        let (id, request) = ((*id).to_owned(), kind.name());
+                        audit.twice.push(Twice { id, request, first, second });
+                    }
+                    (Some(_), None) => audit.unanswered.push(too_often(*kind, all, None)),
+                    _ => audit.faults.push(too_often(*kind, all, receipt)),
                 }
             }
         }
@@ -139,6 +176,10 @@ impl Execution {
         self.instance.split('-').next().unwrap_or_default()
     }
 
+    fn told(&self) -> (String, u64) {
+        (self.instance.clone(), self.order)
+    }
+
     /// Whether its reply is the one that the client has.
     fn made(&self, receipt: &Receipt) -> bool {
         (&self.instance, self.number, self.order)
@@ -146,31 +187,32 @@ impl Execution {
     }
 }
 
-/// Whether a request may have been executed so often.
-fn twice(
-    kind: Kind,
-    all: &[&Execution],
-    receipt: Option<&Receipt>,
-    died: Option<&str>,
-) -> Result<Twice, String> {
-    let (on_dead, elsewhere): (Vec<&Execution>, Vec<&Execution>) =
-        all.iter().copied().partition(|e| died.is_some_and(|node| node == e.node()));
-    if let ([first], [second]) = (&on_dead[..], &elsewhere[..])
-        && receipt.is_some_and(|receipt| second.made(receipt))
-    {
-        let told = |e: &Execution| (e.instance.clone(), e.order);
-        let (first, second) = (told(first), told(second));
-        return Ok(Twice { id: all[0].id.clone(), request: kind.name(), first, second });
-    }
+/// A request's executions in the order of the reigns in which they happened, if each was in
+/// another one. A node that was only thought dead, and wakes, goes on with what its server has: what
+/// it executes then belongs to its own time.
+fn in_turn<'a>(all: &[&'a Execution], reigns: &[Reign]) -> Option<Vec<&'a Execution>> {
+    let reign = |e: &Execution| {
+        let own = |reign: &Reign| reign.node == e.node();
+        let begun = |reign: &Reign| own(reign) && reign.from_ns <= e.at_ns;
+        reigns.iter().rposition(begun).or_else(|| reigns.iter().position(own))
+    };
+    let mut order: Vec<(usize, &Execution)> =
+        all.iter().map(|e| reign(e).map(|number| (number, *e))).collect::<Option<_>>()?;
+    order.sort_by_key(|(number, _)| *number);
+    let apart = order.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    apart.then(|| order.into_iter().map(|(_, e)| e).collect())
+}
+
+fn too_often(kind: Kind, all: &[&Execution], receipt: Option<&Receipt>) -> String {
     let list: Vec<_> = all.iter().map(|e| format!("order {} of {}", e.order, e.instance)).collect();
     let seen = receipt.map_or("no reply".to_owned(), |r| format!("order {}", r.order));
-    Err(format!(
+    format!(
         "{}, {}: executed {} times ({}); the client has {seen}",
         all[0].id,
         kind.name(),
         all.len(),
         list.join(", ")
-    ))
+    )
 }
 
 #[cfg(test)]
@@ -186,11 +228,19 @@ mod tests {
         Receipt { id: id.to_owned(), instance: instance.to_owned(), number: order, order }
     }
 
-    /// The audit of one POST with id `r`; node a has died.
+    fn reign(node: &str, from_ns: u64) -> Reign {
+        Reign { node: node.to_owned(), from_ns }
+    }
+
+    /// The audit of one POST with id `r`; node a has died, and b has taken over.
     fn audit(executions: &[Execution], receipts: Vec<Receipt>) -> Audit {
+        audit_in(&[reign("a", 0), reign("b", 1)], executions, receipts)
+    }
+
+    fn audit_in(reigns: &[Reign], executions: &[Execution], receipts: Vec<Receipt>) -> Audit {
         let sent = vec![("r".to_owned(), Kind::Buy)];
         let notes = Notes { sent, receipts, ..Notes::default() };
-        Audit::new(&[notes], executions, Some("a"))
+        Audit::new(&[notes], executions, reigns)
     }
 
     #[test]
@@ -228,14 +278,38 @@ mod tests {
             assert!(audit.twice.is_empty() && audit.faults.len() == 1, "{audit:?}");
             assert!(audit.faults[0].contains("times"), "{audit:?}");
         };
-        // The reply of the first was seen, or none.
+        // The reply of the first was seen.
         check(&both, vec![receipt("r", "a-1", 1)]);
-        check(&both, vec![]);
         // On one node, living or dead; and three times.
         let again = execution("r", "b-2", 3);
         check(&[living.clone(), again.clone()], vec![receipt("r", "b-2", 3)]);
         check(&[dead.clone(), execution("r", "a-1", 4)], vec![receipt("r", "a-1", 4)]);
         check(&[dead, living, again], vec![receipt("r", "b-1", 2)]);
+        // None was seen: the client has noticed.
+        let silent = audit(&both, vec![]);
+        assert_eq!((silent.unanswered.len(), silent.faults.len()), (1, 0), "{silent:?}");
+    }
+
+    #[test]
+    fn each_node_executes_once_while_it_serves() {
+        let at = |instance, order, at_ns| Execution { at_ns, ..execution("r", instance, order) };
+        let reigns = [reign("a", 0), reign("b", 10), reign("a", 20)];
+        // b's request was in hand twice: a died, and then b did.
+        let all = [at("a-1", 1, 5), at("b-1", 2, 15), at("a-2", 3, 25)];
+        let right = audit_in(&reigns, &all, vec![receipt("r", "a-2", 3)]);
+        assert_eq!((right.twice.len(), right.faults.len()), (1, 0), "{right:?}");
+        let old = audit_in(&reigns, &all, vec![receipt("r", "b-1", 2)]);
+        assert_eq!((old.twice.len(), old.faults.len()), (0, 1), "{old:?}");
+        // a was thought dead, and went on with what it had when it woke.
+        let woken = [at("b-1", 2, 12), at("a-1", 1, 14)];
+        let right = audit_in(&reigns[..2], &woken, vec![receipt("r", "b-1", 2)]);
+        assert_eq!((right.twice.len(), right.faults.len()), (1, 0), "{right:?}");
+        let same = [at("b-1", 2, 12), at("b-1", 3, 14)];
+        assert_eq!(audit_in(&reigns, &same, vec![receipt("r", "b-1", 3)]).faults.len(), 1);
+        // A backup serves nobody.
+        let both = [at("a-1", 1, 5), at("b-1", 2, 6)];
+        let backup = audit_in(&reigns[..1], &both, vec![receipt("r", "b-1", 2)]);
+        assert_eq!((backup.twice.len(), backup.faults.len()), (0, 1), "{backup:?}");
     }
 
     #[test]

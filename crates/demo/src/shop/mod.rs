@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-pub use audit::{Audit, Execution, Twice, read_logs};
+pub use audit::{Audit, Execution, Reign, Twice, read_logs};
 pub use client::{Crowd, CrowdSpec, Dial, Failure, Notes, Receipt, dial_from};
 pub use reply::Trouble;
 pub use request::Kind;

@@ -9,7 +9,7 @@ use indicatif::HumanCount;
 use lab::Kill;
 use serde::Serialize;
 
-use super::audit::{Audit, Twice, read_logs};
+use super::audit::{Audit, Reign, Twice, read_logs};
 use super::client::{Crowd, CrowdSpec, Failure, Notes, dial_from};
 use super::request::Kind;
 use crate::clock::Bell;
@@ -109,10 +109,12 @@ pub(crate) fn perform(options: &Options, requests: usize, pair: &Pair) -> anyhow
     display.finish();
 
     let notes = crowd.finish();
-    let audit = Audit::new(&notes, &read_logs(pair.lab.dir())?, Some(victim));
+    let events = pair.events_since(killed_ns);
+    let reigns = Reign::of(victim, events.iter().map(|(node, event)| (*node, event)));
+    let audit = Audit::new(&notes, &read_logs(pair.lab.dir())?, &reigns);
     let course = Course {
         killed_ns,
-        events: pair.events_since(killed_ns),
+        events,
         survivor: pair.status(survivor).ok().map(|s| (s.takeover, s.flows)),
         clients: "clients",
         stalls: notes.iter().map(|n| n.stalls.clone()).collect(),

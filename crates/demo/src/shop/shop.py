@@ -3,7 +3,7 @@
 # logs tell how often each request was executed, and by whom.
 #
 # `shop(node, folder)` is one instance, as a WSGI application.
-import collections, hashlib, itertools, os, random, secrets, time
+import collections, hashlib, itertools, os, random, secrets, signal, time
 
 LONGEST_PAGE = 200_000  # bytes
 LONGEST_PAUSE = 0.004  # seconds
@@ -14,6 +14,8 @@ def shop(node, folder):
     instance = f"{node}-{os.getpid()}-{secrets.token_hex(4)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log = os.open(f"{folder}/shop-{instance}.log", flags, 0o644)
+    # gunicorn's workers end in good order, with their connections, when they are aborted.
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
     numbers, sold = itertools.count(1), collections.deque(maxlen=200)
 
     def execute(request, method):
