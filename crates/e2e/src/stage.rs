@@ -163,6 +163,12 @@ impl Stage {
         }
     }
 
+    /// Everything that the nodes have reported and that was heard in time, in order.
+    pub fn heard(&self) -> Vec<(&'static str, Event)> {
+        self.witness.listen(&self.pair.lab);
+        self.witness.heard()
+    }
+
     /// Makes a node fail; when, on [`now_ns`]'s clock.
     ///
     /// # Panics
