@@ -5,7 +5,8 @@
 #   make bench   the bars, side by side with the same server unprotected; FULL=1: all rows;
 #                ONLY="ROW ...": these; the report is bench/out/report.html
 #   make torture RUNS=n SEED=s
-#                the fault campaign: random faults at random moments; PAGE=1 writes docs/torture.md
+#                the fault campaign: random faults at random moments; ONLY=KIND and SCHEME=NAME
+#                choose among the seeds; PAGE=1 writes docs/torture.md
 #   make lint    formatting and lints
 #   make build   target/release/steadfast
 
@@ -18,6 +19,7 @@ BIN := target/release/steadfast
 DEMO ?=
 FULL ?=
 ONLY ?=
+SCHEME ?=
 RUNS ?= 100
 SEED ?= 1
 PAGE ?=
@@ -39,7 +41,7 @@ bench: deps-run build
 torture: deps-run build
 	cargo build --release -p torture
 	$(SUDO) target/release/torture --product $(BIN) --runs $(RUNS) --seed $(SEED) \
-		$(addprefix --only ,$(ONLY)) --json target/torture/summary.json \
+		$(addprefix --only ,$(ONLY)) $(addprefix --scheme ,$(SCHEME)) --json target/torture/summary.json \
 		$(if $(PAGE),--page docs/torture.md)
 
 lint: deps

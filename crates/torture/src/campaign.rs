@@ -9,8 +9,7 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 
 use crate::evidence::Evidence;
-use crate::fault::Kind;
-use crate::plan::Plan;
+use crate::plan::{Plan, Wanted};
 use crate::play::play;
 use crate::rules::{Complaint, Outcome, Sort, judge};
 use crate::summary::Summary;
@@ -27,8 +26,8 @@ pub struct Options {
     pub seed: u64,
     /// No run begins after so long.
     pub within: Option<Duration>,
-    /// Seeds of other kinds are passed over.
-    pub only: Option<Kind>,
+    /// Seeds of others are passed over.
+    pub wanted: Wanted,
     /// The daemon's program.
     pub product: PathBuf,
     /// Where the files of runs go that must be looked at, a folder for each seed.
@@ -80,7 +79,7 @@ impl Campaign {
     /// # Errors
     /// Files cannot be kept.
     pub fn play(mut self, mut seen: impl FnMut(&Run, u64, Duration)) -> anyhow::Result<Summary> {
-        let plans = Plan::from(self.options.seed, self.options.only);
+        let plans = Plan::from(self.options.seed, self.options.wanted);
         for (number, plan) in (1..=self.options.runs).zip(plans) {
             if self.options.within.is_some_and(|time| self.started.elapsed() >= time) {
                 break;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use demo::shop::Twice;
 use lab::Starved;
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ pub enum Job {
     Download,
     /// It sent it and got its hash.
     Upload,
+    /// It bought in the shop, on one connection after the other.
+    Shopping,
 }
 
 /// How one client program fared.
@@ -33,14 +36,38 @@ pub struct ClientReport {
     pub job: Job,
     /// 0: begun before the first fault; 1: after the pair had been mended.
     pub batch: usize,
-    /// Bytes that it got.
+    /// Bytes that it got; nobody counts those of a shop's clients.
     pub bytes: u64,
     /// What it complained about.
     pub error: Option<String>,
-    /// It ended well, but with other bytes than the file's, or another hash than the file's.
-    pub wrong: bool,
-    /// The longest time without progress from the last fault on, ms. Downloads only.
+    /// What it got although nobody should have sent it, such as other bytes than the file's.
+    pub wrong: Option<String>,
+    /// The longest time without progress from the last fault on, ms. No uploads.
     pub gap_ms: Option<f64>,
+}
+
+impl ClientReport {
+    /// It noticed something.
+    pub fn noticed(&self) -> bool {
+        self.error.is_some() || self.wrong.is_some()
+    }
+}
+
+/// What a shop's clients were told, and what it has done.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Shop {
+    /// Requests that were sent, or begun to be.
+    pub requests: u64,
+    /// Right replies.
+    pub replies: u64,
+    /// Lines of its logs.
+    pub executions: u64,
+    /// Requests that were executed twice, and may have been.
+    pub twice: Vec<Twice>,
+    /// Requests that were executed twice and not answered.
+    pub unanswered: Vec<String>,
+    /// Where clients and logs disagree.
+    pub faults: Vec<String>,
 }
 
 /// Something that was done to the pair.
@@ -118,6 +145,8 @@ pub struct Evidence {
     pub missed: Option<String>,
     /// Client programs.
     pub clients: Vec<ClientReport>,
+    /// The shop's books, if there was one.
+    pub shop: Option<Shop>,
     /// Idle connections.
     pub idle: usize,
     /// What went wrong with them.

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `plan.rs` | from a seed to a plan |
 //! | `fault.rs`, `moment.rs` | what can fail, and when |
-//! | `load.rs` | the clients |
+//! | `load.rs`, `shopping.rs` | the clients: programs, and a shop's |
 //! | `stage.rs` | the pair, and what is done to it |
 //! | `play.rs` | one run, from the plan to its evidence |
 //! | `rules.rs` | the judgement |
@@ -32,12 +32,13 @@ pub mod page;
 pub mod plan;
 mod play;
 pub mod rules;
+mod shopping;
 mod stage;
 pub mod summary;
 
 pub use campaign::{Campaign, Options};
 pub use evidence::Evidence;
 pub use fault::Kind;
-pub use plan::Plan;
+pub use plan::{Plan, Scheme, Wanted};
 pub use rules::Outcome;
 pub use summary::Summary;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use torture::campaign::Run;
-use torture::{Campaign, Kind, Options, Outcome, page};
+use torture::{Campaign, Kind, Options, Outcome, Scheme, Wanted, page};
 
 /// Plays random faults at random moments of random work, and judges each run.
 #[derive(Parser, Debug)]
@@ -27,6 +27,9 @@ struct Args {
     /// Only runs of this kind; seeds of others are passed over.
     #[arg(long, value_enum)]
     only: Option<Kind>,
+    /// Only runs of this scheme; seeds of others are passed over.
+    #[arg(long, value_enum)]
+    scheme: Option<Scheme>,
     /// Where captures and logs of runs go that must be looked at.
     #[arg(long, default_value = "target/torture")]
     keep: PathBuf,
@@ -46,8 +49,9 @@ struct Args {
 
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
+    let wanted = Wanted { kind: args.only, scheme: args.scheme };
     if args.list {
-        let plans = torture::Plan::from(args.seed, args.only);
+        let plans = torture::Plan::from(args.seed, wanted);
         plans.zip(0..args.runs).for_each(|(plan, _)| println!("{plan}"));
         return Ok(ExitCode::SUCCESS);
     }
@@ -56,7 +60,7 @@ fn main() -> anyhow::Result<ExitCode> {
         runs: args.runs,
         seed: args.seed,
         within: args.within,
-        only: args.only,
+        wanted,
         product: full(&args.product)?,
         keep: full(&args.keep)?,
     })?;

@@ -79,7 +79,7 @@ impl fmt::Display for Point {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Moment {
-    /// So many thousandths of all bytes have arrived.
+    /// So many thousandths of all bytes have arrived; of a shop's replies.
     Bytes(u64),
     /// The `nth` such frame passes; the frame itself may be lost.
     At {

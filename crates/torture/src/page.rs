@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::campaign::command;
+use crate::plan::Scheme;
 use crate::rules::RULES;
 use crate::summary::{Bad, Row, Summary};
 
@@ -12,8 +13,12 @@ pub fn page(summary: &Summary) -> String {
     let mut text = format!(
         "# Fault campaign\n\n\
          Written by `make torture RUNS={} SEED={} PAGE=1`. Each run: a pair of nodes, random work \
-         of real clients, a random fault at a random moment, all from the run's seed. Every byte \
-         that a client gets is compared, and every frame at every port is judged by the oracle.\n\n\
+         of real clients, a random fault at a random moment, all from the run's seed. With the \
+         scheme `track`, and in some runs of `message`, they download and upload files, and every \
+         byte is compared; in the others they buy in a shop whose replies cannot be made twice, \
+         and what they were told is held against the shop's own logs. Every frame at every port is \
+         judged by the oracle. The scheme is drawn since there are two: half of the seeds mean \
+         another run than they did before.\n\n\
          {}; {:.0} minutes.\n\n",
         s.all.runs,
         s.seed,
@@ -28,8 +33,9 @@ pub fn page(summary: &Summary) -> String {
         ("**runs that failed**", s.all.failed),
         ("downloads", s.downloads),
         ("uploads", s.uploads),
+        ("clients of shops", s.shoppers),
         ("idle connections", s.idle),
-        ("connections whose clients saw an error", s.client_visible_errors),
+        ("connections, or a shop's clients, that saw an error", s.client_visible_errors),
         ("of these, without an explanation", s.unexplained_errors),
         ("flows that the product reset, and listed", s.resets),
         ("crashes by flipped bits that no client noticed", s.flip_crashes_recovered),
@@ -44,13 +50,31 @@ pub fn page(summary: &Summary) -> String {
     for (what, count) in figures {
         line(&mut text, format_args!("| {what} | {count} |"));
     }
+    text += "\n## By scheme\n\n| scheme | kills | requests | replies | executed twice | clients with \
+             errors |\n|---|---:|---:|---:|---:|---:|\n";
+    for (scheme, r) in &s.schemes {
+        let twice = match scheme {
+            Scheme::Track => "not counted".to_owned(),
+            Scheme::Message => r.executed_twice.to_string(),
+        };
+        let (kills, requests, replies, errors) = (r.kills, r.requests, r.replies, r.errors);
+        line(
+            &mut text,
+            format_args!("| {scheme} | {kills} | {requests} | {replies} | {twice} | {errors} |"),
+        );
+    }
+    text += "\nA download, an upload and an idle connection count as one request. Requests that the \
+             shop executed twice had no reply that was held by two nodes when the first server was \
+             lost; no client has seen it.\n";
+    let schemes = s.schemes.iter().map(|(scheme, r)| (scheme.to_string(), &r.row));
+    rows(&mut text, "Outcomes by scheme", "scheme", schemes);
     let kinds = s.kinds.iter().map(|(kind, row)| (kind.name(), row));
     rows(&mut text, "By fault", "fault", kinds);
     let moments = s.moments.iter().map(|(moment, row)| (moment.clone(), row));
     rows(&mut text, "By the moment of the last fault", "moment", moments);
-    text += "\nGaps: a download's longest time without a byte after the last fault, ms. A run \
-             *missed* if its moment did not come, such as a frame of a download that was over, or if \
-             nobody asked for memory while there was little.\n";
+    text += "\nGaps: a client's longest wait for a byte after the last fault, ms. A run *missed* if \
+             its moment did not come, such as a frame of a download that was over, or if nobody \
+             asked for memory while there was little.\n";
     if !s.findings.is_empty() {
         text += "\n## The oracle's findings\n\n| class | findings |\n|---|---:|\n";
         for (class, count) in &s.findings {

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use demo::download::Client;
 use demo::server::Server;
 use fastrand::Rng;
@@ -15,16 +16,30 @@ use serde::Serialize;
 use crate::fault::{Act, Bad, Cable, Kind, Program, Who};
 use crate::moment::{Moment, Point};
 
-/// How connections are protected. The list grows with the product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// How connections are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheme {
     /// Client bytes are logged, the requests are read again.
     Track,
+    /// Replies are held by two nodes before they leave; long ones of files are made again.
+    Message,
 }
 
-/// All of them.
-pub const SCHEMES: [Scheme; 1] = [Scheme::Track];
+impl Scheme {
+    /// All of them.
+    pub const ALL: [Scheme; 2] = [Scheme::Track, Scheme::Message];
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value().expect("no scheme is hidden");
+        f.write_str(value.get_name())
+    }
+}
+
+/// Bytes of one of the shop's replies, about.
+const REPLY_BYTES: u64 = 30_000;
 
 /// Who serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +48,8 @@ pub enum Serving {
     Stock(Server),
     /// A server that also answers an upload with its hash.
     Hashing,
+    /// A shop, whose replies cannot be made twice; no file is asked for.
+    Shop,
 }
 
 impl fmt::Display for Serving {
@@ -40,6 +57,7 @@ impl fmt::Display for Serving {
         match self {
             Serving::Stock(server) => server.fmt(f),
             Serving::Hashing => f.write_str("hashing"),
+            Serving::Shop => f.write_str("the shop"),
         }
     }
 }
@@ -63,6 +81,12 @@ pub struct Workload {
     pub uploads: usize,
     /// Bytes of each download and upload.
     pub size: u64,
+    /// Clients of the shop.
+    pub shoppers: usize,
+    /// Requests that each of them makes.
+    pub each: usize,
+    /// What they do is drawn from it.
+    pub seed: u64,
     /// Idle connections.
     pub idle: usize,
     /// Requests that each of them has behind it, if its server keeps connections alive; half a
@@ -78,6 +102,11 @@ impl Workload {
     /// How many downloads there are.
     pub fn downloads(&self) -> usize {
         self.curls + self.wgets
+    }
+
+    /// How many requests the shop gets.
+    pub fn requests(&self) -> usize {
+        self.shoppers * self.each
     }
 
     /// The client program of each download.
@@ -121,8 +150,11 @@ impl Plan {
         // The generator's first numbers of neighbouring seeds are alike; those of its numbers are not.
         let mut rng = Rng::with_seed(Rng::with_seed(seed).u64(..));
         let kind = Kind::ALL[rng.usize(..Kind::ALL.len())];
-        let scheme = SCHEMES[rng.usize(..SCHEMES.len())];
-        let work = workload(&mut rng);
+        let scheme = Scheme::ALL[rng.usize(..Scheme::ALL.len())];
+        let mut work = workload(&mut rng);
+        if scheme == Scheme::Message && rng.u32(..4) > 0 {
+            work = shop(&mut rng, &work);
+        }
         let mut plan =
             Plan { seed, scheme, work, kind, bad: None, steps: Vec::new(), mended_between: false };
         plan.draw_steps(&mut rng);
@@ -185,21 +217,46 @@ impl Plan {
         self.steps.push(second);
     }
 
-    /// Plans of `kind`, or all, from the seed on.
-    pub fn from(seed: u64, only: Option<Kind>) -> impl Iterator<Item = Plan> {
-        (seed..).map(Plan::new).filter(move |plan| only.is_none_or(|kind| plan.kind == kind))
+    /// Plans that are wanted, from the seed on.
+    pub fn from(seed: u64, wanted: Wanted) -> impl Iterator<Item = Plan> {
+        (seed..).map(Plan::new).filter(move |plan| wanted.has(plan))
+    }
+}
+
+/// Which plans are played; the seeds of others are passed over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Only this kind.
+    pub kind: Option<Kind>,
+    /// Only this scheme.
+    pub scheme: Option<Scheme>,
+}
+
+impl Wanted {
+    /// All of a kind.
+    pub fn kind(kind: Kind) -> Wanted {
+        Wanted { kind: Some(kind), scheme: None }
+    }
+
+    fn has(self, plan: &Plan) -> bool {
+        self.kind.is_none_or(|kind| plan.kind == kind)
+            && self.scheme.is_none_or(|scheme| plan.scheme == scheme)
     }
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let w = &self.work;
-        write!(f, "seed {}, {}: {}", self.seed, self.kind, w.serving)?;
-        write!(f, ", {} curl and {} wget", w.curls, w.wgets)?;
-        if w.uploads > 0 {
-            write!(f, " and {} uploads", w.uploads)?;
+        write!(f, "seed {}, {}, {}: {}", self.seed, self.scheme, self.kind, w.serving)?;
+        if w.serving == Serving::Shop {
+            write!(f, ", {} clients with {} requests each", w.shoppers, w.each)?;
+        } else {
+            write!(f, ", {} curl and {} wget", w.curls, w.wgets)?;
+            if w.uploads > 0 {
+                write!(f, " and {} uploads", w.uploads)?;
+            }
+            write!(f, " of {} kB, {} idle (history {})", w.size / 1000, w.idle, w.history)?;
         }
-        write!(f, " of {} kB, {} idle (history {})", w.size / 1000, w.idle, w.history)?;
         match w.rate_mbit {
             Some(rate) => write!(f, ", {rate} Mbit/s")?,
             None => f.write_str(", unshaped")?,
@@ -231,10 +288,35 @@ fn workload(rng: &mut Rng) -> Workload {
         curls: downloads - wgets,
         uploads,
         size: all / (downloads + uploads) as u64,
+        shoppers: 0,
+        each: 0,
+        seed: 0,
         idle: rng.usize(..=40),
         history: rng.usize(..=12),
         rate_mbit,
         ipv6: rng.bool(),
+    }
+}
+
+/// A shop on the links of this work, with requests for about as long.
+fn shop(rng: &mut Rng, work: &Workload) -> Workload {
+    let shoppers = rng.usize(48..=80);
+    let bytes = work.size * (work.downloads() + work.uploads) as u64;
+    // The shop is one process: faster links do not make it faster.
+    let requests = (bytes / REPLY_BYTES).min(2000) as usize;
+    Workload {
+        serving: Serving::Shop,
+        wgets: 0,
+        curls: 0,
+        uploads: 0,
+        // Nobody asks for it.
+        size: 50_000,
+        shoppers,
+        each: requests.div_ceil(shoppers).max(3),
+        seed: rng.u64(..),
+        idle: 0,
+        history: 0,
+        ..*work
     }
 }
 
@@ -243,6 +325,10 @@ fn moment(rng: &mut Rng, work: &Workload) -> Moment {
     let mille = rng.u64(1..990);
     let point = Point::ALL[rng.usize(..Point::ALL.len())];
     let most = match point {
+        // Each of its clients has one connection after the other.
+        Point::SynAckBounce if work.serving == Serving::Shop => work.shoppers,
+        Point::FinBounce if work.serving == Serving::Shop => work.shoppers / 2,
+        _ if work.serving == Serving::Shop => work.requests() / 2,
         // A request is one segment; an upload is many.
         Point::BeforeAppend | Point::AfterAppend => work.downloads() + work.uploads * 8,
         Point::BeforeRelease => work.downloads() * 3,
@@ -321,24 +407,30 @@ mod tests {
     #[test]
     fn the_plan_of_a_seed_stays() {
         assert_eq!(Plan::new(7), Plan::new(7));
-        let expected = "seed 1, cut: nginx, 0 curl and 3 wget of 16000 kB, \
-                        15 idle (history 7), 1000 Mbit/s, IPv6; \
-                        after 74.0% of the bytes: the clients' cable is cut both ways for 1.42s, with a sign";
+        let expected = "seed 1, message, cut: the shop, 72 clients with 23 requests each, \
+                        1000 Mbit/s, IPv6; after 97.5% of the bytes: the cluster cable of the \
+                        primary is cut to its host for 1.272s";
         assert_eq!(Plan::new(1).to_string(), expected);
     }
 
     #[test]
     fn every_kind_server_and_moment_comes_up() {
-        let plans: Vec<Plan> = Plan::from(1, None).take(500).collect();
+        let plans: Vec<Plan> = Plan::from(1, Wanted::default()).take(500).collect();
         let names: Vec<String> =
             plans.iter().flat_map(|p| p.steps.iter().map(|s| s.moment.name())).collect();
         for kind in Kind::ALL {
             assert!(plans.iter().any(|p| p.kind == kind), "{kind}");
-            assert!(Plan::from(1, Some(kind)).take(3).all(|p| p.kind == kind));
+            assert!(Plan::from(1, Wanted::kind(kind)).take(3).all(|p| p.kind == kind));
         }
-        for server in Server::ALL {
-            assert!(plans.iter().any(|p| p.work.serving == Serving::Stock(server)), "{server}");
+        for scheme in Scheme::ALL {
+            for server in Server::ALL {
+                let serves = |p: &&Plan| p.work.serving == Serving::Stock(server);
+                assert!(plans.iter().filter(serves).any(|p| p.scheme == scheme), "{server}");
+            }
         }
+        let shop = |p: &&Plan| p.work.serving == Serving::Shop;
+        assert!(plans.iter().filter(shop).all(|p| p.scheme == Scheme::Message));
+        assert!(plans.iter().filter(shop).count() > 100);
         for moment in Point::ALL.map(|p| p.to_string()) {
             assert!(names.contains(&moment), "{moment}");
         }
@@ -349,10 +441,11 @@ mod tests {
 
     #[test]
     fn plans_can_be_played() {
-        for plan in Plan::from(1, None).take(2000) {
+        for plan in Plan::from(1, Wanted::default()).take(2000) {
             let w = &plan.work;
             assert!(w.size >= 50_000, "{plan}");
             assert_eq!(w.uploads > 0, w.serving == Serving::Hashing, "{plan}");
+            assert_eq!(w.requests() > 0, w.serving == Serving::Shop, "{plan}");
             // A host does not die twice without having been booted.
             if let [first, second] = &plan.steps[..]
                 && !plan.mended_between

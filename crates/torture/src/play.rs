@@ -8,18 +8,20 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::ensure;
 use demo::clock::now_ns;
 use demo::pair::{CLIENT, other};
+use demo::shop::Notes;
 use e2e::machine::{self, Disturbed};
 use e2e::witness::{TOLERATED, wire_queue};
 use lab::{Link, Way};
 use oracle::{Class, Gap};
 
-use crate::evidence::{Evidence, Found, Oracle};
+use crate::evidence::{ClientReport, Evidence, Found, Oracle};
 use crate::fault::{Act, Kind, Program, Who};
 use crate::leak::{Folder, Held};
 use crate::load::{Load, open_idle, try_out};
 use crate::moment::Moment;
-use crate::plan::{Plan, Step};
+use crate::plan::{Plan, Serving, Step};
 use crate::rules::{self, Outcome};
+use crate::shopping;
 use crate::stage::{Stage, Waiting};
 
 /// How long clients may need, from the last fault on.
@@ -75,7 +77,7 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
     // Before the first act, or the frame may be gone already.
     let outputs = plan.steps.iter().any(|step| step.moment == Moment::DuringPromotion);
     let first_output = outputs.then(|| stage.arm_first_output()).transpose()?;
-    let mut loads = vec![Load::start(&stage.pair, &plan.work, 0)?];
+    let mut loads = vec![Load::start(&stage.pair, &plan.work, 0, patience(plan))?];
     if plan.steps.is_empty() {
         loads[0].wait_for(500);
     }
@@ -85,7 +87,7 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
             stage.mend()?;
             evidence.mended_between_ns = Some(now_ns());
             stage.look_who_serves()?;
-            loads.push(Load::start(&stage.pair, &plan.work, n)?);
+            loads.push(Load::start(&stage.pair, &plan.work, n, patience(plan))?);
         }
         let load = loads.last().expect("there is one");
         let frame = if n == 0 { first_frame.as_ref() } else { None };
@@ -119,14 +121,16 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
     }
     evidence.idle_failures = report.failures;
     let since_ns = evidence.last_fault_ns();
+    let mut notes = Vec::new();
     for load in loads {
-        evidence.clients.extend(load.finish(&stage.pair, patience(plan), since_ns)?);
+        let ended = load.finish(&stage.pair, patience(plan), since_ns, &mut notes)?;
+        evidence.clients.extend(ended);
     }
-    let broken = evidence.clients.iter().any(|client| client.error.is_some());
+    let broken = evidence.clients.iter().any(ClientReport::noticed);
     if broken || !evidence.idle_failures.is_empty() {
         evidence.last_words = stage.last_words();
     }
-    look_after(stage, plan, evidence)
+    look_after(stage, plan, notes, evidence)
 }
 
 /// A moment, once it has come or passed.
@@ -168,7 +172,12 @@ fn come(
 }
 
 /// What there is to be seen when all clients are done.
-fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result<()> {
+fn look_after(
+    stage: &Stage,
+    plan: &Plan,
+    mut notes: Vec<Notes>,
+    evidence: &mut Evidence,
+) -> anyhow::Result<()> {
     let may_crash = [Kind::FlipServer, Kind::FlipDaemon, Kind::Memory].contains(&plan.kind);
     if let (true, Some(done)) = (may_crash, evidence.done.first()) {
         stage.note_crashes(done.node.as_deref().unwrap_or(CLIENT), done.at_ns);
@@ -197,8 +206,8 @@ fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Re
         }
         stage.mend()?;
         mended_ns = Some(now_ns());
-        let report = try_out(&stage.pair)?;
-        ensure!(report.failures.is_empty(), "new clients: {}", report.failures.join("; "));
+        let failures = try_out(&stage.pair, &plan.work, &mut notes)?;
+        ensure!(failures.is_empty(), "new clients: {}", failures.join("; "));
         Ok(())
     };
     if let Err(e) = mended() {
@@ -207,6 +216,13 @@ fn look_after(stage: &Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Re
     evidence.mended_ns = mended_ns;
     evidence.said = stage.said();
     evidence.resets = evidence.events("flow_reset").count();
+    let shop = plan.work.serving == Serving::Shop;
+    let cut_off = plan.steps.iter().find_map(|step| match step.act {
+        Act::Partition(who, _) => Some(who),
+        _ => None,
+    });
+    let reigns = stage.reigns(cut_off);
+    evidence.shop = shop.then(|| shopping::audit(&stage.pair, &notes, &reigns));
     evidence.oracle = testimony(stage);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use crate::evidence::{Evidence, Found, YIELDS_WITHIN_NS};
+use crate::evidence::{ClientReport, Evidence, Found, YIELDS_WITHIN_NS};
 use crate::fault::{Act, Kind, Who};
 use crate::plan::Plan;
 
@@ -18,8 +18,10 @@ const CLOCKS_NS: u64 = 1_000_000;
 pub enum Sort {
     /// A client's connection broke, or did not go on.
     ClientError,
-    /// A client got other bytes than the file's, and was happy.
+    /// A client got bytes that nobody should have sent, such as others than the file's.
     WrongBytes,
+    /// The shop's books disagree with what its clients were told.
+    Books,
     /// The product says that it has reset a flow.
     Reset,
     /// Two nodes served at once, and say so.
@@ -139,7 +141,7 @@ pub const RULES: [Rule; 7] = [
               and so is what decides who serves",
         about: |plan, _| plan.kind == Kind::FlipServer,
         excuses: |c, _| {
-            c.is_one_of(&[Sort::ClientError, Sort::WrongBytes, Sort::Reset])
+            c.is_one_of(&[Sort::ClientError, Sort::WrongBytes, Sort::Books, Sort::Reset])
                 || c.is_found(&["I5", "I6", "Replaced"])
         },
         apart: true,
@@ -165,7 +167,9 @@ pub const RULES: [Rule; 7] = [
                 && !evidence.flip_killed_at_once
                 && evidence.hit_node_took_over()
         },
-        excuses: |c, _| c.sort == Sort::WrongBytes || c.is_found(&["I4", "I6", "Replaced"]),
+        excuses: |c, _| {
+            c.is_one_of(&[Sort::WrongBytes, Sort::Books]) || c.is_found(&["I4", "I6", "Replaced"])
+        },
         apart: true,
     },
 ];
@@ -262,9 +266,16 @@ fn complaints(evidence: &Evidence) -> Vec<Complaint> {
         if let Some(error) = &client.error {
             add(Sort::ClientError, early, format!("a {:?} {error}", client.job), None);
         }
-        if client.wrong {
-            let text = format!("a {:?} ended well with wrong bytes", client.job);
-            add(Sort::WrongBytes, early, text, None);
+        if let Some(wrong) = &client.wrong {
+            add(Sort::WrongBytes, early, format!("a {:?}: {wrong}", client.job), None);
+        }
+    }
+    if let Some(shop) = &evidence.shop {
+        // That the clients of the unanswered ones have failed is a complaint of its own.
+        let noticed = evidence.clients.iter().any(ClientReport::noticed);
+        let unanswered = if noticed { &[] } else { &shop.unanswered[..] };
+        for text in shop.faults.iter().chain(unanswered) {
+            add(Sort::Books, false, text.clone(), None);
         }
     }
     for failure in &evidence.idle_failures {
@@ -307,14 +318,16 @@ fn complaints(evidence: &Evidence) -> Vec<Complaint> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::{ClientReport, Done, Job, Said};
+    use crate::evidence::{Done, Job, Said, Shop};
+    use crate::plan::Wanted;
 
     fn plan(kind: Kind, wanted: impl Fn(&Plan) -> bool) -> Plan {
-        Plan::from(1, Some(kind)).find(wanted).expect("seeds do not end")
+        Plan::from(1, Wanted::kind(kind)).find(wanted).expect("seeds do not end")
     }
 
     fn client(batch: usize, error: Option<&str>, wrong: bool) -> ClientReport {
         let error = error.map(str::to_owned);
+        let wrong = wrong.then(|| "other bytes".to_owned());
         ClientReport { job: Job::Download, batch, bytes: 0, error, wrong, gap_ms: None }
     }
 
@@ -325,6 +338,10 @@ mod tests {
     fn found(class: &str, at_ns: u64) -> Found {
         let (class, at_ns) = (class.into(), Some(at_ns));
         Found { class, at_ns, last_ns: None, flow_began_ns: None, text: "other bytes".into() }
+    }
+
+    fn disagreeing() -> Shop {
+        Shop { faults: vec!["executed 2 times".into()], ..Shop::default() }
     }
 
     /// Evidence of a run in which everything planned was done, at 1, 2, … s.
@@ -346,6 +363,7 @@ mod tests {
             of(&plan, vec![client(0, Some("reset"), false)]),
             of(&plan, vec![client(0, None, true)]),
             Evidence { idle_failures: vec!["closed".into()], ..of(&plan, vec![]) },
+            Evidence { shop: Some(disagreeing()), ..of(&plan, vec![]) },
             Evidence { said: vec![said("two_primaries", 5)], ..of(&plan, vec![]) },
             Evidence { said: vec![said("flow_reset", 5)], ..of(&plan, vec![]) },
             Evidence { ended: vec!["a".into()], ..of(&plan, vec![]) },
@@ -377,6 +395,13 @@ mod tests {
         assert!(matches!(judge(&both, &one), Outcome::Failed(_)));
         let wrong = of(&both, vec![client(0, None, true)]);
         assert!(matches!(judge(&both, &wrong), Outcome::Failed(_)), "wrong bytes never");
+        let books = Evidence { shop: Some(disagreeing()), ..of(&both, error()) };
+        assert!(matches!(judge(&both, &books), Outcome::Failed(_)), "nor other books");
+        let unanswered = Shop { unanswered: vec!["executed 2 times".into()], ..Shop::default() };
+        let noticed = Evidence { shop: Some(unanswered.clone()), ..of(&both, error()) };
+        assert_eq!(judge(&both, &noticed), Outcome::Explained(vec!["both-dead"]));
+        let happy = Evidence { shop: Some(unanswered), ..of(&both, vec![]) };
+        assert!(matches!(judge(&both, &happy), Outcome::Failed(_)));
     }
 
     #[test]
@@ -542,7 +567,7 @@ mod tests {
         // Dead at once, it is a daemon that was killed.
         let dead = |e: &mut Evidence| (error(e), e.flip_killed_at_once = true).0;
         assert!(matches!(run(&dead), Outcome::Failed(_)));
-        let wrong = |e: &mut Evidence| e.clients[0].wrong = true;
+        let wrong = |e: &mut Evidence| e.clients[0].wrong = Some("other bytes".into());
         assert!(matches!(run(&wrong), Outcome::Failed(_)), "no byte goes through it");
         let promoted = |e: &mut Evidence, node: &str| {
             wrong(e);

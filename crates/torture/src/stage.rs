@@ -9,18 +9,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use demo::clock::{Bell, boottime_ns, now_ns};
+use demo::config;
 use demo::hashing;
 use demo::operator::Event;
 use demo::pair::{NODES, Pair, Service, Spec, other};
 use demo::server::Server;
+use demo::shop::{self, Reign};
 use e2e::witness::Witness;
 use lab::{Armed, Cut, Flip, Kill, Link, Slow, Trip, Way};
 use oracle::Verdict;
+use serde_json::Value;
 
 use crate::evidence::{Done, Said};
 use crate::fault::{Act, Cable, Program, Who};
 use crate::moment::{Point, first_output};
-use crate::plan::{Plan, Serving};
+use crate::plan::{Plan, Scheme, Serving};
 
 /// Silence after which a peer is suspected.
 pub(crate) const DETECTION_MS: u32 = 100;
@@ -42,6 +45,8 @@ pub(crate) struct Stage {
     witness: Witness,
     product: PathBuf,
     primary: &'static str,
+    /// The node that served when the pair came up.
+    first: &'static str,
     /// Daemons that got SIGKILL.
     killed: Mutex<Vec<&'static str>>,
     /// Since when it is up, on [`now_ns`]'s clock.
@@ -68,7 +73,7 @@ impl Stage {
             cluster_rate_mbit: None,
             ipv6: work.ipv6,
             size: work.size,
-            services: vec![service(work.serving)],
+            services: vec![service(plan.scheme, work.serving)],
             detection_ms: DETECTION_MS,
             capture: false, // the witness does
             artifacts: artifacts.to_owned(),
@@ -76,8 +81,9 @@ impl Stage {
         let witness = Witness::start(&pair.lab, pair.at(), work.rate_mbit)?;
         let primary = pair.primary()?;
         let (killed, up_ns) = (Mutex::default(), now_ns());
-        let (product, prompted) = (product.to_owned(), Cell::new(false));
-        Ok(Stage { pair, witness, product, primary, killed, up_ns, prompted })
+        let (product, first) = (product.to_owned(), primary);
+        let prompted = Cell::new(false);
+        Ok(Stage { pair, witness, product, primary, first, killed, up_ns, prompted })
     }
 
     /// A node's name.
@@ -432,6 +438,18 @@ impl Stage {
         self.witness.heard().into_iter().map(said).collect()
     }
 
+    /// Who has served when, as far as the daemons' reports were heard. A node that was cut off
+    /// served nobody meanwhile: what it executed cannot have been the last word.
+    pub(crate) fn reigns(&self, cut_off: Option<Who>) -> Vec<Reign> {
+        let heard = self.witness.heard();
+        let since_up = heard.iter().filter(|(_, event)| event.boottime_ns >= self.up_ns);
+        let mut reigns = Reign::of(self.first, since_up.map(|(node, event)| (*node, event)));
+        if let Some(who) = cut_off {
+            reigns.sort_by_key(|reign| reign.node != self.name(who));
+        }
+        reigns
+    }
+
     /// What the nodes say of themselves, a line each: flows, the last takeover, counters.
     pub(crate) fn last_words(&self) -> Vec<String> {
         let words = |node: &&'static str| {
@@ -441,16 +459,23 @@ impl Stage {
             let counters: Vec<String> = counters.map(|(name, n)| format!("{name} {n}")).collect();
             let (role, flows, takeover) = (status.role, status.flows, status.takeover);
             let counters = counters.join(", ");
-            Some(format!("{node}: {role}; {flows:?}; {takeover:?}; {counters}"))
+            let replies = status.all.get("replies").map_or(String::new(), Value::to_string);
+            Some(format!("{node}: {role}; {flows:?}; {takeover:?}; {counters}; replies {replies}"))
         };
         NODES.iter().filter_map(words).collect()
     }
 }
 
-/// The service of a plan.
-fn service(serving: Serving) -> Service {
-    match serving {
+/// The service of a plan. Files can be made again, however long they are.
+fn service(scheme: Scheme, serving: Serving) -> Service {
+    let service = match serving {
         Serving::Stock(server) => Service::web(server),
         Serving::Hashing => hashing::service(FLOW_BUDGET_MIB),
-    }
+        Serving::Shop => return shop::service(),
+    };
+    let scheme = match scheme {
+        Scheme::Track => config::Scheme::Track,
+        Scheme::Message => config::Scheme::Regenerate,
+    };
+    Service { scheme, ..service }
 }

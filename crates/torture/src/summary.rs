@@ -7,9 +7,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::campaign::{Options, Run, command};
-use crate::evidence::Job;
+use crate::evidence::{Evidence, Job};
 use crate::fault::Kind;
-use crate::plan::{SCHEMES, Scheme};
+use crate::plan::Scheme;
 use crate::rules::{Complaint, Outcome};
 
 /// A distribution of times, ms.
@@ -56,7 +56,7 @@ pub struct Row {
     pub failed: u64,
     /// Runs in which a moment did not come, so that not everything was done.
     pub missed: u64,
-    /// A client's longest time without progress after the fault, one for each download.
+    /// A client's longest time without progress after the fault, one for each client.
     pub gaps: Distribution,
     #[serde(skip)]
     gaps_ms: Vec<f64>,
@@ -72,10 +72,51 @@ impl Row {
             Outcome::Failed(_) => &mut self.failed,
         } += 1;
         self.missed += u64::from(run.evidence.missed.is_some());
-        let clients = run.evidence.clients.iter().filter(|client| client.error.is_none());
+        let clients = run.evidence.clients.iter().filter(|client| !client.noticed());
         self.gaps_ms.extend(clients.filter_map(|client| client.gap_ms));
         self.gaps = Distribution::of(&self.gaps_ms);
     }
+}
+
+/// What was done to the services of a scheme, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SchemeRow {
+    /// Runs and gaps.
+    pub row: Row,
+    /// Hosts, servers and daemons that were killed.
+    pub kills: u64,
+    /// Connections, or a shop's clients, that saw an error, explained or not.
+    pub errors: u64,
+    /// Requests: a download, an upload and an idle connection's last one count as one.
+    pub requests: u64,
+    /// Right replies to them.
+    pub replies: u64,
+    /// Requests executed by both nodes, one after the other, as they may be. Only a shop can tell.
+    pub executed_twice: u64,
+}
+
+impl SchemeRow {
+    fn add(&mut self, run: &Run) {
+        let evidence = &run.evidence;
+        self.row.add(run);
+        let done = run.plan.steps.iter().zip(&evidence.done);
+        self.kills += done.filter(|(step, _)| step.act.victim().is_some()).count() as u64;
+        self.errors += errors(evidence);
+        if let Some(shop) = &evidence.shop {
+            self.requests += shop.requests;
+            self.replies += shop.replies;
+            self.executed_twice += (shop.twice.len() + shop.unanswered.len()) as u64;
+        } else {
+            let requests = evidence.clients.len() as u64 + evidence.idle as u64;
+            self.requests += requests;
+            self.replies += requests - errors(evidence);
+        }
+    }
+}
+
+fn errors(evidence: &Evidence) -> u64 {
+    let noticed = evidence.clients.iter().filter(|client| client.noticed()).count();
+    (noticed + evidence.idle_failures.len()) as u64
 }
 
 /// A run that must be looked at.
@@ -102,21 +143,23 @@ pub struct Summary {
     pub seed: u64,
     /// Kernel and processors.
     pub machine: String,
-    /// Schemes.
-    pub schemes: Vec<Scheme>,
+    /// By scheme.
+    pub schemes: BTreeMap<Scheme, SchemeRow>,
     /// All runs.
     pub all: Row,
     /// By kind of fault.
     pub kinds: BTreeMap<Kind, Row>,
     /// By the moment of the last fault.
     pub moments: BTreeMap<String, Row>,
-    /// Downloads, the idle connections and the uploads.
+    /// Downloads.
     pub downloads: u64,
     /// Uploads.
     pub uploads: u64,
+    /// Clients of shops.
+    pub shoppers: u64,
     /// Idle connections.
     pub idle: u64,
-    /// Connections whose clients saw an error, in all runs.
+    /// Connections, or a shop's clients, that saw an error, in all runs.
     pub client_visible_errors: u64,
     /// Of these, those in runs that failed.
     pub unexplained_errors: u64,
@@ -155,12 +198,13 @@ impl Summary {
         Summary {
             seed: options.seed,
             machine: format!("Linux {}, {processors} processors", kernel.trim()),
-            schemes: SCHEMES.to_vec(),
+            schemes: BTreeMap::new(),
             all: Row::default(),
             kinds: BTreeMap::new(),
             moments: BTreeMap::new(),
             downloads: 0,
             uploads: 0,
+            shoppers: 0,
             idle: 0,
             client_visible_errors: 0,
             unexplained_errors: 0,
@@ -184,6 +228,7 @@ impl Summary {
     pub(crate) fn add(&mut self, run: &Run, keep: &Path) {
         let (plan, evidence) = (&run.plan, &run.evidence);
         self.all.add(run);
+        self.schemes.entry(plan.scheme).or_default().add(run);
         self.kinds.entry(plan.kind).or_default().add(run);
         if let Some(step) = plan.steps.last() {
             self.moments.entry(step.moment.name()).or_default().add(run);
@@ -192,11 +237,11 @@ impl Summary {
             *match client.job {
                 Job::Download => &mut self.downloads,
                 Job::Upload => &mut self.uploads,
+                Job::Shopping => &mut self.shoppers,
             } += 1;
         }
         self.idle += evidence.idle as u64;
-        let errors = evidence.clients.iter().filter(|c| c.error.is_some()).count() as u64
-            + evidence.idle_failures.len() as u64;
+        let errors = errors(evidence);
         self.client_visible_errors += errors;
         self.resets += evidence.resets as u64;
         if let Some(felt) = evidence.starved.filter(|felt| felt.reached > 0) {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use torture::{Campaign, Kind, Options, Plan};
+use torture::{Campaign, Kind, Options, Plan, Wanted};
 
-/// Seeds of fast runs, chosen so that every kind comes up once, with servers that keep connections
-/// open and ones that a takeover has to replay.
+/// Seeds of fast runs, chosen so that every kind comes up once, and both schemes do: with a shop,
+/// servers that keep connections open, and ones that a takeover has to replay.
 const SEEDS: [(Kind, u64); 17] = [
     (Kind::KillHost, 61),
     (Kind::KillServer, 32),
@@ -45,7 +45,7 @@ fn a_run_of_each_kind() {
             runs: 1,
             seed,
             within: None,
-            only: None,
+            wanted: Wanted::default(),
             product: product(),
             keep: workspace().join("target/torture"),
         });
