@@ -11,7 +11,7 @@ use demo::clock::ms_between;
 use lab::CaptureOptions;
 use serde_json::Map;
 
-use crate::failover::{RETURN_S, Survived, survive};
+use crate::failover::{RETURN_S, Survived, Work, survive};
 use crate::plan::{Depth, Experiment, Measured, head};
 use crate::record::{Bar, Graph, Line, Mark, Samples, Section};
 use crate::scheme::Scheme;
@@ -30,8 +30,11 @@ const SPAN_MS: f64 = 20.0;
 /// Most points of a line.
 const MOST: f64 = 600.0;
 
-/// All of them.
+/// All of them. What is looked at is a reply that is made again: `track` shows it.
 pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
+    if scheme == Scheme::Message {
+        return Vec::new();
+    }
     let repetitions = if depth == Depth::Full { 15 } else { 5 };
     let row = |id: &str, title: &str, unit: &str| {
         head(scheme, id, Section::Failover, title, unit, Bar::Beside)
@@ -88,7 +91,7 @@ struct Seen {
 fn look(twin: &Twin) -> anyhow::Result<Seen> {
     let capture = twin.pair.lab.capture("client.svc", CaptureOptions::default())?;
     let path = capture.path().to_owned();
-    let survived = survive(twin, DELIVERED[0], DELIVERED[1]);
+    let survived = survive(twin, Work::Download, DELIVERED[0], DELIVERED[1]);
     capture.stop()?;
     let read = survived.and_then(|survived| {
         let segments = outstream(&path, survived.port)?;

@@ -14,23 +14,26 @@ use crate::twin::{BULKS, SMALL, reply_path};
 const MB: u64 = 1_000_000;
 /// Clients of the Webstone curve.
 const CLIENTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Lengths of the replies of the CoRAL curve, KiB.
-pub const REPLIES_KIB: [usize; 5] = [1, 5, 10, 20, 50];
+/// Lengths of the replies of the curves, KiB.
+pub const REPLIES_KIB: [usize; 6] = [0, 1, 5, 10, 20, 50];
 /// Transfers at a time.
 const PARALLEL: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
 /// Pairs of runs of a curve's point.
 const REPETITIONS: usize = 5;
 
-/// All of them.
+/// All of them. Of `message` the curves are in [`crate::curve`], but for new connections.
 pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
     let full = depth == Depth::Full;
+    if scheme == Scheme::Message {
+        return if full { vec![new_connections(scheme)] } else { Vec::new() };
+    }
     let mut all = Vec::new();
     if full {
         for (link, name) in [(1000, "1 Gbit/s"), (100, "100 Mbit/s")] {
             all.extend(CLIENTS.map(|clients| webstone(scheme, clients, link, name)));
         }
     }
-    let replies = REPLIES_KIB.into_iter().filter(|&kib| full || kib == 1 || kib == 50);
+    let replies = REPLIES_KIB.into_iter().filter(|&kib| kib > 0 && (full || kib == 1 || kib == 50));
     all.extend(replies.map(|kib| replies_of(scheme, kib)));
     if full {
         for inward in [true, false] {

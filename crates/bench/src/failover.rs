@@ -21,7 +21,7 @@ use crate::memory::{Cost, await_tracked, open_idle};
 use crate::plan::{Depth, Experiment, Measured, head};
 use crate::record::{Bar, Head, Samples, Section};
 use crate::scheme::Scheme;
-use crate::twin::{Side, Twin, wait_for};
+use crate::twin::{Side, Twin, reply_path, wait_for};
 use crate::watched::Watched;
 
 const MB: u64 = 1_000_000;
@@ -36,13 +36,37 @@ pub const RETURN_S: f64 = 2.2;
 pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
     let full = depth == Depth::Full;
     let mut all = Vec::new();
-    let counts = if full { &[1, 100, 1_000, 10_000][..] } else { &[100, 1_000, 10_000] };
-    all.extend(counts.iter().map(|&count| takeover_of(scheme, count, if full { 5 } else { 2 })));
-    for mb in DELIVERED_MB.into_iter().filter(|&mb| full || mb == 900) {
-        all.push(catch_up(scheme, mb, if full { 5 } else { 3 }));
+    let (counts, repetitions): (&[usize], _) = match (scheme, full) {
+        (Scheme::Track, true) => (&[1, 100, 1_000, 10_000], 5),
+        (Scheme::Track, false) => (&[100, 1_000, 10_000], 2),
+        (Scheme::Message, true) => (&[100, 1_000, 10_000], 3),
+        (Scheme::Message, false) => (&[10_000], 1),
+    };
+    all.extend(counts.iter().map(|&count| takeover_of(scheme, count, repetitions)));
+    match scheme {
+        Scheme::Track => {
+            for mb in DELIVERED_MB.into_iter().filter(|&mb| full || mb == 900) {
+                all.push(catch_up(scheme, mb, if full { 5 } else { 3 }));
+            }
+            all.push(gaps(scheme, "gap", Work::Download, if full { 100 } else { 20 }));
+        }
+        Scheme::Message => {
+            all.push(gaps(scheme, "gap", Work::Replies, if full { 30 } else { 8 }));
+            if full {
+                all.push(gaps(scheme, "gap-long", Work::Download, 30));
+            }
+        }
     }
-    all.push(gaps(scheme, if full { 100 } else { 20 }));
     all
+}
+
+/// What a client does while its server's host dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// It downloads one large file.
+    Download,
+    /// It asks for one reply of 50 KiB after the other, on one connection.
+    Replies,
 }
 
 /// A figure of what a run showed.
@@ -91,20 +115,22 @@ fn takeover_of(scheme: Scheme, count: usize, repetitions: usize) -> Experiment {
     let bar = if count <= bars.flows_at_once { bars.takeover_ms } else { Bar::Beside };
     let id = format!("takeover-{count}");
     let row = head(scheme, id, Section::Failover, title, "ms", bar).on("takeover", count as f64);
+    let held = match scheme {
+        Scheme::Track => "flow table and journal",
+        Scheme::Message => "flow table, journal and reply log",
+    };
     let mut heads = vec![row];
     let mut columns: Vec<(Of<TakenOver>, u8)> = vec![(|r| r.beyond_detection_ms, 100)];
     if count == 10_000 {
         let bar = bars.idle_flow_bytes;
-        let costs: [(&str, &str, Bar, Of<TakenOver>); 3] = [
-            ("memory", "on the backup: flow table and journal", bar, |r| {
-                r.cost.maps + r.cost.journal
-            }),
-            ("memory-primary", "on the primary: flow table and journal", bar, |r| {
+        let costs: [(&str, String, Bar, Of<TakenOver>); 3] = [
+            ("memory", format!("on the backup: {held}"), bar, |r| r.cost.maps + r.cost.journal),
+            ("memory-primary", format!("on the primary: {held}"), bar, |r| {
                 r.primary_cost.maps + r.primary_cost.journal
             }),
             (
                 "memory-process",
-                "on the backup: flow table and growth of the daemon",
+                "on the backup: flow table and growth of the daemon".to_owned(),
                 Bar::Beside,
                 |r| r.cost.maps + r.cost.resident,
             ),
@@ -186,16 +212,20 @@ pub struct Survived {
 ///
 /// # Errors
 /// The download breaks, or nothing takes over.
-pub fn survive(twin: &Twin, at_bytes: u64, then: u64) -> anyhow::Result<Survived> {
+pub fn survive(twin: &Twin, work: Work, at_bytes: u64, then: u64) -> anyhow::Result<Survived> {
     let victim = twin.mend()?;
     let survivor = other(victim);
-    let watched = Watched::default();
+    let (path, again) = match work {
+        Work::Download => (Site::LARGE.to_owned(), false),
+        Work::Replies => (reply_path(50), true),
+    };
+    let watched = Watched { again, ..Watched::default() };
     let bytes = || watched.bytes.load(Relaxed);
     let ended = || watched.ended.load(Relaxed);
     let at = twin.at(Side::Protected, false);
     let client = twin.client(Side::Protected)?;
     let (killed_ns, stalls) = thread::scope(|scope| {
-        let download = scope.spawn(|| client.in_netns(|| watched.run(at, Site::LARGE)));
+        let download = scope.spawn(|| client.in_netns(|| watched.run(at, &path)));
         let kill_it = || -> anyhow::Result<u64> {
             wait_for("the download gets to where its server dies", || {
                 ensure!(!ended(), "the download ended before its server died");
@@ -243,36 +273,43 @@ fn catch_up(scheme: Scheme, mb: u64, repetitions: usize) -> Experiment {
         vec![(|s| ms_between(s.promoted_ns, s.stall.to_ns), 100)];
     let one = move |twin: &Twin| {
         twin.shape(Some(1000), Some(1000))?;
-        survive(twin, mb * MB, 10 * MB)
+        survive(twin, Work::Download, mb * MB, 10 * MB)
     };
     let step_s = RETURN_S + mb as f64 * 8e-3;
     repeat(vec![row], columns, (repetitions, step_s), one, |_| Value::Null)
 }
 
-fn gaps(scheme: Scheme, kills: usize) -> Experiment {
-    let title = "gap of one download at host death, beyond detection";
-    let row = |id: &str, title: String, bar| head(scheme, id, Section::Failover, title, "ms", bar);
+/// Rows whose names begin with `id`.
+fn gaps(scheme: Scheme, id: &str, work: Work, kills: usize) -> Experiment {
+    let of = match (scheme, work) {
+        (_, Work::Replies) => "one client's 50 KiB replies",
+        (Scheme::Track, Work::Download) => "one download",
+        (Scheme::Message, Work::Download) => "one download (long_replies = \"regenerate\")",
+    };
+    let title = format!("gap of {of} at host death, beyond detection");
+    let row =
+        |id: String, title: String, bar| head(scheme, id, Section::Failover, title, "ms", bar);
     let bar = scheme.bars().gap_ms;
-    let heads = vec![
-        row("gap-p50", format!("{title}, p50"), bar),
-        row("gap-p99", format!("{title}, p99"), bar),
+    let mut heads = vec![
+        row(format!("{id}-p50"), format!("{title}, p50"), bar),
+        row(format!("{id}-p99"), format!("{title}, p99"), bar),
         row(
-            "gap-whole",
+            format!("{id}-whole"),
             "the same, whole stall as the client sees it, p99".to_owned(),
             Bar::Beside,
         ),
-        row("detection", "from host death to suspicion, p99".to_owned(), Bar::Beside),
     ];
     let beyond: Of<Survived> = |s| ms_between(s.suspected_ns, s.stall.to_ns);
-    let columns: Vec<(Of<Survived>, u8)> = vec![
-        (beyond, 50),
-        (beyond, 99),
-        (|s| ms_between(s.stall.from_ns, s.stall.to_ns), 99),
-        (|s| ms_between(s.killed_ns, s.suspected_ns), 99),
-    ];
-    let one = |twin: &Twin| {
+    let mut columns: Vec<(Of<Survived>, u8)> =
+        vec![(beyond, 50), (beyond, 99), (|s| ms_between(s.stall.from_ns, s.stall.to_ns), 99)];
+    if id == "gap" {
+        let title = "from host death to suspicion, p99".to_owned();
+        heads.push(row("detection".to_owned(), title, Bar::Beside));
+        columns.push((|s| ms_between(s.killed_ns, s.suspected_ns), 99));
+    }
+    let one = move |twin: &Twin| {
         twin.shape(Some(100), Some(100))?;
-        survive(twin, 2 * MB, MB)
+        survive(twin, work, 2 * MB, MB)
     };
     repeat(heads, columns, (kills, RETURN_S + 0.5), one, |_| Value::Null)
 }

@@ -188,44 +188,123 @@ pub fn closed_loop(
     span: Duration,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Served> {
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    let mut open = Vec::new();
+    let (epoll, mut open) = (Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, Vec::new());
     for number in 0..clients {
-        let mut http = Http::connect(at, path)?;
-        let (head, body) = http.get()?;
-        http.stream.set_nonblocking(true)?;
-        epoll.add(&http.stream, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
-        open.push((http, head + usize::try_from(body)?, 0));
+        open.push(Asking::open(at, path, &epoll, number as u64)?);
     }
     ready()?;
     let (before_us, begin) = (thread_cpu_us()?, Instant::now());
-    for (http, ..) in &mut open {
-        http.stream.write_all(&http.request)?;
+    for client in &mut open {
+        client.http.stream.write_all(&client.http.request)?;
     }
     let (mut events, mut requests) = (vec![EpollEvent::empty(); clients], 0);
     while begin.elapsed() < span {
         let ready = epoll.wait(&mut events, EpollTimeout::try_from(PATIENCE)?)?;
         ensure!(ready > 0, "no client has had an answer for {PATIENCE:?}");
         for event in &events[..ready] {
-            let (http, length, got) = &mut open[usize::try_from(event.data())?];
-            let first = *got == 0;
-            *got += match http.stream.read(&mut http.buffer) {
-                Ok(0) => anyhow::bail!("the server closed a connection"),
-                Ok(n) => n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
-                Err(e) => return Err(e).context("cannot read a reply"),
-            };
-            ensure!(!first || http.buffer.starts_with(b"HTTP/1.1 200 "), "a reply is no 200");
-            ensure!(*got <= *length, "a reply is longer than the first one");
-            if *got == *length {
-                *got = 0;
-                requests += 1;
-                http.stream.write_all(&http.request)?;
+            let client = &mut open[usize::try_from(event.data())?];
+            let answered = client.read()?;
+            ensure!(answered == 0 || client.got == 0, "a reply is longer than the first one");
+            if answered > 0 {
+                requests += answered;
+                client.http.stream.write_all(&client.http.request)?;
             }
         }
     }
     let (took, client_us) = (begin.elapsed(), thread_cpu_us()? - before_us);
     Ok(Served { requests, took, client_us })
+}
+
+/// Asks `rate` times a second for `span`, however fast the answers come: whenever a request is due
+/// the next of `clients` connections sends it, behind those that wait there already. Answers per
+/// second.
+///
+/// # Errors
+/// A reply is not right.
+pub fn offered(
+    at: SocketAddr,
+    path: &str,
+    clients: usize,
+    rate: f64,
+    span: Duration,
+) -> anyhow::Result<f64> {
+    let (epoll, mut open) = (Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, Vec::new());
+    for number in 0..clients {
+        open.push(Asking::open(at, path, &epoll, number as u64)?);
+    }
+    let (begin, mut sent, mut answered) = (Instant::now(), 0, 0);
+    let mut events = vec![EpollEvent::empty(); clients];
+    while begin.elapsed() < span {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // requests of a run
+        let due = (begin.elapsed().as_secs_f64() * rate) as usize;
+        for number in sent..due {
+            open[number % clients].owed += 1;
+        }
+        sent = due;
+        for client in open.iter_mut().filter(|client| client.owed > 0) {
+            client.send()?;
+        }
+        // What becomes due within a millisecond is sent together.
+        let ready = epoll.wait(&mut events, EpollTimeout::from(1u8))?;
+        for event in &events[..ready] {
+            answered += open[usize::try_from(event.data())?].read()?;
+        }
+    }
+    Ok(answered as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// A connection that does not block, all replies on which are alike.
+struct Asking {
+    http: Http,
+    /// Length of a reply with its head, bytes.
+    length: usize,
+    /// Bytes of a reply that is not complete.
+    got: usize,
+    /// Requests that are due, and how many bytes of the first one have been sent.
+    owed: usize,
+    begun: usize,
+}
+
+impl Asking {
+    /// Connects and has one answer. `number` is what `epoll` reports.
+    fn open(at: SocketAddr, path: &str, epoll: &Epoll, number: u64) -> anyhow::Result<Asking> {
+        let mut http = Http::connect(at, path)?;
+        let (head, body) = http.get()?;
+        http.stream.set_nonblocking(true)?;
+        epoll.add(&http.stream, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
+        Ok(Asking { http, length: head + usize::try_from(body)?, got: 0, owed: 0, begun: 0 })
+    }
+
+    /// Sends what is owed, as far as there is room for it.
+    fn send(&mut self) -> anyhow::Result<()> {
+        let Http { stream, request, .. } = &mut self.http;
+        let bytes = request.repeat(self.owed);
+        match stream.write(&bytes[self.begun..]) {
+            Ok(n) => self.begun += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e).context("cannot send a request"),
+        }
+        self.owed -= self.begun / request.len();
+        self.begun %= request.len();
+        Ok(())
+    }
+
+    /// Reads what is there; how many replies are complete with it.
+    fn read(&mut self) -> anyhow::Result<u64> {
+        let Http { stream, buffer, .. } = &mut self.http;
+        let now = match stream.read(buffer) {
+            Ok(0) => anyhow::bail!("the server closed a connection"),
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
+            Err(e) => return Err(e).context("cannot read a reply"),
+        };
+        let first = self.got == 0 && now > 0;
+        ensure!(!first || buffer.starts_with(b"HTTP/1.1 200 "), "a reply is no 200");
+        self.got += now;
+        let complete = self.got / self.length;
+        self.got %= self.length;
+        Ok(complete as u64)
+    }
 }
 
 /// Processor time that the calling thread has used, µs.
@@ -350,16 +429,17 @@ pub fn upload(at: SocketAddr, bytes: u64) -> anyhow::Result<f64> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let (begin, block, mut left) = (Instant::now(), vec![0x5f; 256 << 10], bytes);
-    stream.write_all(&bytes.to_be_bytes())?;
+    let head = format!("POST / HTTP/1.1\r\nHost: {at}\r\nContent-Length: {bytes}\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
     while left > 0 {
         let now = block.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         stream.write_all(&block[..now]).context("cannot send")?;
         left -= now as u64;
     }
-    let mut answer = [0; 8];
-    stream.read_exact(&mut answer).context("the sink does not answer")?;
-    let got = u64::from_be_bytes(answer);
-    ensure!(got == bytes, "the sink got {got} of {bytes} bytes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("the sink does not answer")?;
+    let got = answer.rsplit('\n').next();
+    ensure!(got == Some(&bytes.to_string()), "the sink got {got:?} of {bytes} bytes");
     Ok(mbit_per_s(bytes, begin.elapsed()))
 }
 
@@ -399,6 +479,17 @@ pub(crate) mod tests {
             }
         });
         at
+    }
+
+    #[test]
+    fn what_is_offered_does_not_wait_for_answers() {
+        let at = server(8, Duration::ZERO);
+        let rate = offered(at, "/", 4, 500.0, Duration::from_millis(400)).unwrap();
+        assert!((350.0..=501.0).contains(&rate), "{rate}");
+        // This one's third answer comes too late: two connections have no more than one.
+        let at = server(8, Duration::from_secs(1));
+        let rate = offered(at, "/", 2, 500.0, Duration::from_millis(400)).unwrap();
+        assert!(rate < 50.0, "{rate}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod around;
 mod busy;
 mod cost;
+mod curve;
 mod failover;
 mod load;
 mod machine;
@@ -167,7 +168,7 @@ fn estimate_s(plans: &Plans) -> f64 {
 
 fn list(plans: &Plans) {
     for head in plans.iter().flat_map(|(_, plan)| plan).flat_map(|e| &e.heads) {
-        println!("{:<24} {}", head.id, head.title);
+        println!("{:<28} {:<8} {}", head.id, head.scheme.name(), head.title);
     }
     println!("\nabout {:.0} minutes", (estimate_s(plans) / 60.0).ceil());
 }
@@ -187,7 +188,7 @@ fn measure(cli: &Cli, plans: &Plans) -> anyhow::Result<Record> {
     for (scheme, experiments) in plans {
         let name = scheme.name();
         progress.begin(&format!("bringing up a pair with {name} and an unprotected server"));
-        let twin = Twin::up(LARGE_BYTES)?;
+        let twin = Twin::up(*scheme, LARGE_BYTES)?;
         progress.done(LABS_S);
         for experiment in experiments {
             let (new_rows, new_graphs) = experiment.run(&twin, &progress);

@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::record::{Bar, Graph, Head, Point, Row, Samples, Section, Verdict};
 use crate::scheme::Scheme;
 use crate::twin::Twin;
-use crate::{around, busy, failover, memory, response, traffic};
+use crate::{around, busy, curve, failover, memory, response, traffic};
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +95,10 @@ impl Experiment {
 
 /// Everything that is asked for, of a scheme.
 pub fn plan(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
-    let parts: [fn(Scheme, Depth) -> Vec<Experiment>; 6] = [
+    let parts: [fn(Scheme, Depth) -> Vec<Experiment>; 7] = [
         traffic::experiments,
         busy::experiments,
+        curve::experiments,
         memory::experiments,
         response::experiments,
         around::experiments,
@@ -135,7 +136,7 @@ fn said(row: &Row) -> String {
         (verdict, _) => format!("{verdict:?}"),
     };
     let Head { id, unit, bar, .. } = &row.head;
-    format!("{id:<22} {figure:>10}  {verdict}  ({unit}, {bar:?})")
+    format!("{id:<28} {figure:>10}  {verdict}  ({unit}, {bar:?})")
 }
 
 #[cfg(test)]
@@ -171,13 +172,13 @@ mod tests {
         };
         let (quick, full) = (minutes(Depth::Quick), minutes(Depth::Full));
         assert!(quick < 10.0, "quick: {quick} min");
-        assert!(full < 45.0, "full: {full} min");
+        assert!(full < 40.0, "full: {full} min");
     }
 
     #[test]
     fn every_comparison_is_repeated() {
         for depth in [Depth::Quick, Depth::Full] {
-            for experiment in plan(Scheme::Track, depth) {
+            for experiment in Scheme::ALL.into_iter().flat_map(|scheme| plan(scheme, depth)) {
                 let compared =
                     matches!(experiment.heads[0].section, Section::Bulk | Section::Requests);
                 assert!(!compared || experiment.steps >= 5, "{}", experiment.heads[0].id);

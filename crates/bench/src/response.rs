@@ -31,7 +31,13 @@ const MOST: usize = 400;
 
 /// All of them.
 pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
-    [true, false].map(|keep_alive| responses(scheme, depth, keep_alive)).into()
+    match (scheme, depth) {
+        (Scheme::Track, _) => {
+            [true, false].map(|keep_alive| responses(scheme, depth, keep_alive)).into()
+        }
+        (Scheme::Message, Depth::Full) => vec![responses(scheme, depth, true)],
+        (Scheme::Message, Depth::Quick) => Vec::new(),
+    }
 }
 
 fn paced(keep_alive: bool) -> Paced {
@@ -43,7 +49,7 @@ fn responses(scheme: Scheme, depth: Depth, keep_alive: bool) -> Experiment {
         true => ("response", "a connection each"),
         false => ("response-fresh", "a connection for each request"),
     };
-    let repetitions = if depth == Depth::Full { 10 } else { 5 };
+    let repetitions = if depth == Depth::Full { 10 } else { 3 };
     let row = |id: &str, title: &str| {
         let title = format!("{title}; {CLIENTS} clients, {connections}, 1,600 requests/s");
         head(scheme, format!("{prefix}-{id}"), Section::Failover, title, "ms", Bar::Beside)

@@ -10,6 +10,9 @@ use crate::record::Bar;
 pub enum Scheme {
     /// Client bytes; at once; it reads the requests again.
     Track,
+    /// Client bytes and whole replies; when a reply is held by two nodes; it begins at the first
+    /// request without a reply.
+    Message,
 }
 
 /// A scheme's bars. Ratios are protected ÷ unprotected.
@@ -41,12 +44,13 @@ pub struct Bars {
 
 impl Scheme {
     /// All of them, in the order of the report.
-    pub const ALL: [Scheme; 1] = [Scheme::Track];
+    pub const ALL: [Scheme; 2] = [Scheme::Track, Scheme::Message];
 
     /// As configurations spell it.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Track => "track",
+            Scheme::Message => "message",
         }
     }
 
@@ -54,6 +58,7 @@ impl Scheme {
     pub fn prefix(self) -> &'static str {
         match self {
             Scheme::Track => "",
+            Scheme::Message => "message-",
         }
     }
 
@@ -72,6 +77,19 @@ impl Scheme {
                 takeover_ms: Bar::AtMost(500.0),
                 flows_at_once: 10_000,
                 catch_up_ms: Bar::AtMost(150.0),
+            },
+            Scheme::Message => Bars {
+                bulk_out: Bar::AtLeast(0.97),
+                bulk_in_100: Bar::AtLeast(0.99),
+                bulk_in_1000: Bar::AtLeast(0.97),
+                small_p50: Bar::AtMost(1.5),
+                small_50: Bar::AtLeast(0.70),
+                primary_cpu: Bar::AtMost(1.3),
+                gap_ms: Bar::AtMost(20.0),
+                idle_flow_bytes: Bar::AtMost(1024.0),
+                takeover_ms: Bar::AtMost(500.0),
+                flows_at_once: 10_000,
+                catch_up_ms: Bar::Beside,
             },
         }
     }

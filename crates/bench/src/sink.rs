@@ -1,10 +1,11 @@
 //! The server of the upload rows: reads as many bytes as announced, answers with how many came.
 //!
-//! Its replies depend on what the client sent and nothing else, as the scheme `track` asks; and
-//! it does so little per byte that what is measured is the network, not the server.
+//! Its replies depend on what the client sent and nothing else, as the scheme `track` asks; it
+//! speaks HTTP/1, as the scheme `message` asks; and it does so little per byte that what is measured
+//! is the network, not the server.
 //!
-//! A connection: eight bytes, big-endian, say how many bytes follow; the answer is the same
-//! number in the same spelling, once they are all here.
+//! A connection: one request with a `Content-Length`, which must be spelled so; the body of the
+//! answer is the number of bytes of the request's body, in decimal digits, once they are all here.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -28,10 +29,20 @@ pub fn serve(at: SocketAddr) -> anyhow::Result<()> {
 }
 
 fn swallow(mut stream: TcpStream) -> io::Result<()> {
-    let mut announced = [0; 8];
-    stream.read_exact(&mut announced)?;
-    let announced = u64::from_be_bytes(announced);
     let (mut got, mut buffer) = (0, vec![0; 256 << 10]);
+    let head = loop {
+        match stream.read(&mut buffer[got..])? {
+            0 => return Ok(()), // closed, or the head does not end
+            n => got += n,
+        }
+        if let Some(at) = buffer[..got].windows(4).position(|w| w == b"\r\n\r\n") {
+            break at + 4;
+        }
+    };
+    let text = String::from_utf8_lossy(&buffer[..head]);
+    let length = text.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    let announced: u64 = length.and_then(|l| l.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
+    let mut got = (got - head) as u64;
     while got < announced {
         let most = buffer.len().min(usize::try_from(announced - got).unwrap_or(usize::MAX));
         match stream.read(&mut buffer[..most])? {
@@ -39,7 +50,11 @@ fn swallow(mut stream: TcpStream) -> io::Result<()> {
             n => got += n as u64,
         }
     }
-    stream.write_all(&got.to_be_bytes())
+    let body = got.to_string();
+    let length = body.len();
+    let answer =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+    stream.write_all(answer.as_bytes())
 }
 
 #[cfg(test)]
@@ -52,16 +67,16 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         let thread = std::thread::spawn(move || swallow(server));
-        client.write_all(&100_000u64.to_be_bytes()).unwrap();
+        client.write_all(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n").unwrap();
         client.write_all(&[7; 99_999]).unwrap();
         client.set_nonblocking(true).unwrap();
         let early = client.read(&mut [0; 8]).unwrap_err();
         assert_eq!(early.kind(), io::ErrorKind::WouldBlock);
         client.set_nonblocking(false).unwrap();
         client.write_all(&[7]).unwrap();
-        let mut answer = [0; 8];
-        client.read_exact(&mut answer).unwrap();
-        assert_eq!(u64::from_be_bytes(answer), 100_000);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\n100000"), "{answer}");
         thread.join().unwrap().unwrap();
     }
 }

@@ -14,13 +14,34 @@ use crate::twin::{BULKS, Bulk, SMALL, Side, Twin};
 /// All of them.
 pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
     let bulk = LINKS.iter().flat_map(|links| {
-        [false, true].into_iter().filter_map(move |inward| bulk(scheme, depth, *links, inward))
+        let ways: &[Way] = match scheme {
+            Scheme::Track => &[Way::Out, Way::In],
+            Scheme::Message => &[Way::Out, Way::OutStreamed, Way::In],
+        };
+        ways.iter().filter_map(move |&way| bulk(scheme, depth, *links, way))
     });
     // At 100 Mbit/s the link is the bound, at 1 Gbit/s on a small machine its processors.
-    let small = [(Some(1000), ""), (Some(100), "-100"), (None, "-unshaped")]
+    let links = [(Some(1000), ""), (Some(100), "-100"), (None, "-unshaped")];
+    let small = links
         .into_iter()
+        .filter(|(link, _)| all_links(scheme, depth) || *link == Some(1000))
         .flat_map(|(link, suffix)| small(scheme, depth, link, suffix));
-    bulk.chain(small).chain([beside_a_detour(scheme, depth)]).collect()
+    let detour = (scheme == Scheme::Track).then(|| beside_a_detour(scheme, depth));
+    bulk.chain(small).chain(detour).collect()
+}
+
+/// Whether rows without a bar are measured as well; the quick run has the time for one scheme's.
+fn all_links(scheme: Scheme, depth: Depth) -> bool {
+    scheme == Scheme::Track || depth == Depth::Full
+}
+
+/// What is sent, and how it is protected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+    /// With the scheme `message`, each piece of the file held by two nodes before it leaves.
+    OutStreamed,
 }
 
 /// Where the machine's processors are the bound, the row above compares the work of all hosts, and
@@ -41,9 +62,7 @@ fn beside_a_detour(scheme: Scheme, depth: Depth) -> Experiment {
     };
     sides.experiment(|twin, side| {
         let _detour = (side == Side::Bare).then(|| twin.detour()).transpose()?;
-        let mut figures = fifty_clients(twin, side)?;
-        figures.truncate(1);
-        Ok(figures)
+        Ok(vec![fifty_clients(twin, side, SMALL, FIFTY_SPAN)?.rate])
     })
 }
 
@@ -60,18 +79,33 @@ const LINKS: [Links; 6] = [
     [None, None],
 ];
 
-fn bulk(scheme: Scheme, depth: Depth, links: Links, inward: bool) -> Option<Experiment> {
-    let (bars, way) = (scheme.bars(), if inward { "in" } else { "out" });
-    let bar = match (inward, links) {
-        (true, [Some(100), Some(100)]) => bars.bulk_in_100,
-        (true, [Some(1000), _]) => bars.bulk_in_1000,
-        (false, [Some(1000), _]) => bars.bulk_out,
+fn bulk(scheme: Scheme, depth: Depth, links: Links, way: Way) -> Option<Experiment> {
+    let bars = scheme.bars();
+    let bar = match (way, links) {
+        (Way::In, [Some(100), Some(100)]) => bars.bulk_in_100,
+        (Way::In, [Some(1000), _]) => bars.bulk_in_1000,
+        (Way::Out | Way::OutStreamed, [Some(1000), _]) => bars.bulk_out,
         _ => Bar::Beside,
     };
-    let quick = bar != Bar::Beside || links == [None, None];
-    if depth == Depth::Quick && !quick {
+    let unshaped = links == [None, None] && all_links(scheme, depth);
+    // How much faster the cluster link must be was asked of `track`.
+    let alike = links[0] == links[1] && links[0] != Some(10);
+    let measured = match (depth, scheme) {
+        (Depth::Quick, _) => bar != Bar::Beside || unshaped,
+        (Depth::Full, Scheme::Track) => true,
+        (Depth::Full, Scheme::Message) => alike,
+    };
+    if !measured {
         return None;
     }
+    // The files are longer than the reply budget.
+    let (way_id, long) = match (scheme, way) {
+        (_, Way::In) => ("in", ""),
+        (Scheme::Track, _) => ("out", ""),
+        (Scheme::Message, Way::Out) => ("out", "; long_replies = \"regenerate\""),
+        (Scheme::Message, Way::OutStreamed) => ("out-stream", "; long_replies = \"stream\""),
+    };
+    let direction = if way == Way::In { "in" } else { "out" };
     let file = match links[0] {
         Some(10) => &BULKS[0],
         Some(100) => &BULKS[1],
@@ -79,10 +113,13 @@ fn bulk(scheme: Scheme, depth: Depth, links: Links, inward: bool) -> Option<Expe
     };
     let (id, title) = match links {
         [Some(service), Some(cluster)] => (
-            format!("{way}-{service}-{cluster}"),
-            format!("bulk {way}, service:cluster {service}:{cluster} Mbit/s"),
+            format!("{way_id}-{service}-{cluster}"),
+            format!("bulk {direction}, service:cluster {service}:{cluster} Mbit/s{long}"),
         ),
-        _ => (format!("{way}-unshaped"), format!("bulk {way}, unshaped (bound by the processor)")),
+        _ => (
+            format!("{way_id}-unshaped"),
+            format!("bulk {direction}, unshaped (bound by the processor){long}"),
+        ),
     };
     let head = head(scheme, id, Section::Bulk, title, "Mbit/s", bar);
     let sides = Sides {
@@ -91,18 +128,19 @@ fn bulk(scheme: Scheme, depth: Depth, links: Links, inward: bool) -> Option<Expe
         cluster: links[1],
         repetitions: match (depth, bar) {
             (Depth::Full, Bar::AtLeast(_) | Bar::AtMost(_)) => 15,
+            (Depth::Quick, _) if scheme == Scheme::Message => 5,
             _ => 7,
         },
         run_s: file.bytes as f64 * 8e-6 / links[0].unwrap_or(5_000) as f64 + 0.1,
     };
-    Some(sides.experiment(move |twin, side| bulk_run(twin, side, inward, file)))
+    Some(sides.experiment(move |twin, side| bulk_run(twin, side, way, file)))
 }
 
-fn bulk_run(twin: &Twin, side: Side, inward: bool, file: &Bulk) -> anyhow::Result<Vec<f64>> {
-    let at = twin.at(side, inward);
-    let rate = twin.client(side)?.in_netns(|| match inward {
-        true => upload(at, file.bytes),
-        false => download(at, file.path),
+fn bulk_run(twin: &Twin, side: Side, way: Way, file: &Bulk) -> anyhow::Result<Vec<f64>> {
+    let rate = twin.client(side)?.in_netns(|| match way {
+        Way::In => upload(twin.at(side, true), file.bytes),
+        Way::Out => download(twin.at(side, false), file.path),
+        Way::OutStreamed => download(twin.streaming_at(side), file.path),
     })??;
     Ok(vec![rate])
 }
@@ -117,7 +155,12 @@ fn small(scheme: Scheme, depth: Depth, link: Mbit, suffix: &str) -> [Experiment;
     let row = |id: &str, section, title: &str, unit: &str, bar| -> Head {
         head(scheme, format!("{id}{suffix}"), section, format!("{title}, {at}"), unit, bar)
     };
-    let repetitions = if depth == Depth::Full { 30 } else { 15 };
+    let repetitions = match (depth, scheme) {
+        (Depth::Full, Scheme::Track) => 30,
+        (Depth::Full, Scheme::Message) => 20,
+        (Depth::Quick, Scheme::Track) => 15,
+        (Depth::Quick, Scheme::Message) => 9,
+    };
     let sides =
         |columns, run_s| Sides { columns, service: link, cluster: link, repetitions, run_s };
     let (requests, cost) = (Section::Requests, Section::Cost);
@@ -143,7 +186,11 @@ fn small(scheme: Scheme, depth: Depth, link: Mbit, suffix: &str) -> [Experiment;
     ];
     [
         sides(one.into_iter().map(Column::Both).collect(), 0.32).experiment(one_client),
-        sides(fifty, 0.75).experiment(fifty_clients),
+        sides(fifty, 0.75).experiment(|twin, side| {
+            let cost = fifty_clients(twin, side, SMALL, FIFTY_SPAN)?;
+            let Cost { rate, primary, clients, backup, sleeps } = cost;
+            Ok(vec![rate, primary, clients, primary + backup, backup, sleeps])
+        }),
     ]
 }
 
@@ -153,20 +200,42 @@ fn one_client(twin: &Twin, side: Side) -> anyhow::Result<Vec<f64>> {
     Ok(vec![percentile(&times, 50.0), percentile(&times, 99.0)])
 }
 
-fn fifty_clients(twin: &Twin, side: Side) -> anyhow::Result<Vec<f64>> {
-    let (at, span) = (twin.at(side, false), Duration::from_millis(700));
+/// How long the fifty clients ask.
+const FIFTY_SPAN: Duration = Duration::from_millis(700);
+
+/// What fifty clients got, and what it cost.
+pub struct Cost {
+    /// Requests per second.
+    pub rate: f64,
+    /// Processor time per request, µs.
+    pub primary: f64,
+    /// The same of the clients.
+    pub clients: f64,
+    /// The same of the backup; of one that is dead nothing.
+    pub backup: f64,
+    /// How often the server slept per request.
+    pub sleeps: f64,
+}
+
+/// Fifty clients ask for `path`, again as soon as they are answered.
+///
+/// # Errors
+/// A reply is not right.
+pub fn fifty_clients(twin: &Twin, side: Side, path: &str, span: Duration) -> anyhow::Result<Cost> {
+    let at = twin.at(side, false);
     let (client, server, backup) = (twin.client(side)?, twin.server(side)?, twin.backup(side)?);
-    let spent = || anyhow::Ok([cpu_us(server)?, cpu_us(backup)?, sleeps(server)?]);
+    let of_backup = || if backup.is_up() { cpu_us(backup) } else { Ok(0.0) };
+    let spent = || anyhow::Ok([cpu_us(server)?, of_backup()?, sleeps(server)?]);
     let mut before = [0.0; 3];
     let served = client.in_netns(|| {
-        closed_loop(at, SMALL, 50, span, || {
+        closed_loop(at, path, 50, span, || {
             before = spent()?;
             Ok(())
         })
     })??;
     let after = spent()?;
     let requests = served.requests as f64;
-    let [server, backup, sleeps] = [0, 1, 2].map(|i| (after[i] - before[i]) / requests);
-    let rate = requests / served.took.as_secs_f64();
-    Ok(vec![rate, server, served.client_us / requests, server + backup, backup, sleeps])
+    let [primary, backup, sleeps] = [0, 1, 2].map(|i| (after[i] - before[i]) / requests);
+    let (rate, clients) = (requests / served.took.as_secs_f64(), served.client_us / requests);
+    Ok(Cost { rate, primary, clients, backup, sleeps })
 }

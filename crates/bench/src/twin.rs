@@ -22,17 +22,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use demo::config::Scheme;
+use demo::config::Scheme as Protection;
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, Service, Spec, other};
 use demo::server::{Place, Server};
 use demo::site::Site;
-use lab::{Host, Lab, Link, Rate};
+use lab::{Host, Kill, Lab, Link, Rate};
 
 use crate::busy::REPLIES_KIB;
+use crate::scheme::Scheme;
 
 /// Port of the server that counts what it is sent.
 pub const SINK_PORT: u16 = 9000;
+/// Port of the web server whose long replies are held piece by piece.
+const STREAM_PORT: u16 = 81;
 /// Path of the smallest reply: 1 KiB.
 pub const SMALL: &str = "/reply-1k.bin";
 /// The files of bulk rows: about a second at 10, 100 and 1,000 Mbit/s.
@@ -79,7 +82,7 @@ impl Twin {
     ///
     /// # Errors
     /// Whatever is in the way.
-    pub fn up(size: u64) -> anyhow::Result<Twin> {
+    pub fn up(scheme: Scheme, size: u64) -> anyhow::Result<Twin> {
         let bare = bare_lab(size).context("the unprotected lab")?;
         let pair = Pair::up(&Spec {
             binary: None,
@@ -87,7 +90,7 @@ impl Twin {
             cluster_rate_mbit: None,
             ipv6: false,
             size,
-            services: vec![Service::web(Server::Nginx), sink_service()],
+            services: services(scheme),
             detection_ms: DETECTION_MS,
             capture: false,
             artifacts: std::env::temp_dir().join(format!("steadfast-bench-{}", std::process::id())),
@@ -130,12 +133,21 @@ impl Twin {
             let host = self.bare.host(NODES[0]).expect("the lab was built with this host");
             at.set_ip(host.ipv4(Link::Service).into());
         } else if sink {
-            at.set_ip(std::net::Ipv4Addr::new(10, 77, 0, 99).into());
+            at.set_ip(Ipv4Addr::new(10, 77, 0, 99).into());
         }
         if sink {
             at.set_port(SINK_PORT);
         }
         at
+    }
+
+    /// The address of the web server whose long replies are streamed, with the scheme `message`;
+    /// unprotected there is no difference.
+    pub fn streaming_at(&self, side: Side) -> SocketAddr {
+        match side {
+            Side::Protected => (Ipv4Addr::new(10, 77, 0, 98), STREAM_PORT).into(),
+            Side::Bare => self.at(side, false),
+        }
     }
 
     /// The host that clients run in.
@@ -199,6 +211,20 @@ impl Twin {
             }
         }
         self.settle()
+    }
+
+    /// Kills the backup's host; returns when the primary serves alone. [`Twin::mend`] ends that.
+    ///
+    /// # Errors
+    /// It does not come to that.
+    pub fn lose_backup(&self) -> anyhow::Result<()> {
+        let primary = self.mend()?;
+        let killed_ns = self.pair.kill(other(primary), &Kill::Host)?;
+        wait_for("the primary serves alone", || {
+            let status = self.pair.status(primary)?;
+            Ok(status.ready && !status.duplex && status.all.get("holding") == Some(&true.into()))
+        })
+        .with_context(|| self.history(killed_ns))
     }
 
     /// What the nodes did since ten seconds before `since_ns`: it tells why they did not do
@@ -321,13 +347,38 @@ fn add_files(site: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn sink_service() -> Service {
-    Service {
+/// The web server and the sink. With the scheme `message` the web server's long replies are
+/// regenerated, since its files are the same on both nodes; and a second one streams them.
+fn services(scheme: Scheme) -> Vec<Service> {
+    let web = Service::web(Server::Nginx);
+    let sink = Service {
         name: "sink".to_owned(),
         port: SINK_PORT,
         program: Arc::new(sink_command),
-        scheme: Scheme::Track,
+        scheme: Protection::Track,
         flow_budget_mib: FLOW_BUDGET_MIB,
+    };
+    match scheme {
+        Scheme::Track => vec![web, sink],
+        Scheme::Message => {
+            let streaming = Service {
+                name: "streaming".to_owned(),
+                port: STREAM_PORT,
+                program: Arc::new(|place| {
+                    let dir = place.dir.join("streaming");
+                    fs::create_dir_all(&dir)
+                        .with_context(|| format!("cannot make {}", dir.display()))?;
+                    Server::Nginx.command(&Place { dir: &dir, ..*place })
+                }),
+                scheme: Protection::Message,
+                ..web.clone()
+            };
+            vec![
+                Service { scheme: Protection::Regenerate, ..web },
+                Service { scheme: Protection::Message, ..sink },
+                streaming,
+            ]
+        }
     }
 }
 

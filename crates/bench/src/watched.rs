@@ -1,9 +1,9 @@
-//! A download that is looked at while it runs.
+//! A download, or many replies one after the other, looked at while it runs.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 
-use anyhow::ensure;
+use anyhow::Context;
 use demo::clock::now_ns;
 use demo::download::Stall;
 
@@ -23,10 +23,12 @@ pub struct Watched {
     pub ended: AtomicBool,
     /// The client's port, once it is connected.
     pub port: AtomicU16,
+    /// Whether the same is asked for again and again, on the same connection.
+    pub again: bool,
 }
 
 impl Watched {
-    /// Downloads `path` to its end or until told to stop; all pauses of at least 2 ms, on
+    /// Downloads `path`, to its end unless it is again and again, or until told to stop; all pauses of at least 2 ms, on
     /// [`now_ns`]'s clock.
     ///
     /// # Errors
@@ -40,10 +42,20 @@ impl Watched {
     fn read(&self, at: SocketAddr, path: &str) -> anyhow::Result<Vec<Stall>> {
         let mut http = Http::connect(at, path)?.large();
         self.port.store(http.local()?.port(), Relaxed);
+        let more = "more bytes came than the reply has";
         let (length, mut got) = http.begin()?;
+        let mut left = length.checked_sub(got).context(more)?;
         let (mut stalls, mut from_ns) = (Vec::new(), now_ns());
-        while got < length && !self.stop.load(Relaxed) {
-            got += http.more()?;
+        while (left > 0 || self.again) && !self.stop.load(Relaxed) {
+            let now = if left > 0 {
+                http.more()?
+            } else {
+                let (length, now) = http.begin()?;
+                left = length;
+                now
+            };
+            left = left.checked_sub(now).context(more)?;
+            got += now;
             let to_ns = now_ns();
             if to_ns - from_ns >= STALL_NS {
                 stalls.push(Stall { from_ns, to_ns });
@@ -51,7 +63,6 @@ impl Watched {
             from_ns = to_ns;
             self.bytes.store(got, Relaxed);
         }
-        ensure!(got <= length, "more bytes came than the reply has");
         Ok(stalls)
     }
 }

@@ -4,8 +4,12 @@ use anyhow::Context;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::markdown::{COMPARED, NOTES};
-use super::papers::{COMPARISONS, Comparison, Figure, Ours, SOURCES, coral_ratio};
+use super::papers::{
+    COMPARISONS, CORAL_DYNAMIC, CORAL_P2, CORAL_P4, CORAL_STATIC, Comparison, Figure, Fit, Ours,
+    SOURCES, coral_ratio,
+};
 use super::{plot, words};
+use crate::curve::Mode;
 use crate::record::{Bar, Graph, Record, Row, Samples, Section, Verdict};
 use crate::scheme::Scheme;
 use crate::stats::Spread;
@@ -100,15 +104,22 @@ fn scheme_part(record: &Record, scheme: Scheme) -> anyhow::Result<Markup> {
     let rows: Vec<&Row> = record.rows.iter().filter(|r| r.head.scheme == scheme).collect();
     let beside: Vec<_> =
         COMPARISONS.iter().map(|c| beside_papers(record, scheme, c)).collect::<Result<_, _>>()?;
+    let of = |curve: &str| -> Vec<&Row> {
+        let on = |r: &&&Row| r.head.point.as_ref().is_some_and(|p| p.curve == curve);
+        rows.iter().filter(on).copied().collect()
+    };
     let mut curves = Vec::new();
     for name in record.curves() {
-        let points: Vec<&Row> = rows
-            .iter()
-            .filter(|r| r.head.point.as_ref().is_some_and(|p| p.curve == name))
-            .copied()
-            .collect();
-        if points.len() > 1 {
-            curves.push(curve(name.strip_prefix(scheme.prefix()).unwrap_or(name), &points)?);
+        let points = of(name);
+        if points.len() < 2 {
+            continue;
+        }
+        let short = name.strip_prefix(scheme.prefix()).unwrap_or(name);
+        if !short.starts_with("coral-") {
+            curves.push(curve(short, &points)?);
+        } else if of_duplex(short) {
+            let modes = Mode::ALL.map(|mode| (mode, of(&format!("{name}{}", mode.suffix()))));
+            curves.push(coral_curve(short, &modes)?);
         }
     }
     let own = |graph: &&Graph| rows.iter().any(|row| row.head.id == graph.row);
@@ -255,6 +266,11 @@ fn beside_papers(
         let (value, from_to) = match comparison.ours {
             // The figure that the row is about, a high percentile perhaps, has no quartiles.
             Ours::Value => (row.figure()?, [row.figure()?; 2]),
+            Ours::Added | Ours::AddedPercent => {
+                let added = added(&row.samples, comparison.ours == Ours::AddedPercent);
+                let spread = Spread::of(&added);
+                (spread.median, [spread.q1, spread.q3])
+            }
             _ => (spread.median, [spread.q1, spread.q3]),
         };
         let from_to = from_to.map(|v| v * times);
@@ -311,6 +327,13 @@ fn place(figure: &Figure) -> String {
     }
 }
 
+/// What protection adds, run by run; in percent of the unprotected or in the row's unit.
+fn added(samples: &Samples, percent: bool) -> Vec<f64> {
+    let Samples::Pairs { protected, bare } = samples else { return Vec::new() };
+    let of = |(p, b): (&f64, &f64)| if percent { 100.0 * (p / b - 1.0) } else { p - b };
+    protected.iter().zip(bare).map(of).collect()
+}
+
 /// What a curve is called, and its axes.
 struct Axes {
     title: &'static str,
@@ -340,6 +363,24 @@ fn axes_of(curve: &str) -> Option<Axes> {
         "parallel-out" => {
             axes("Bulk transfers out at once, 1 Gbit/s", "transfers", "Mbit/s together", true)
         }
+        "coral-p50" => {
+            axes("Time of a request, 1 client, 1 Gbit/s", "KiB of the reply", "µs", false)
+        }
+        "coral-rate" => {
+            axes("Peak throughput, 50 clients, unshaped", "KiB of the reply", "requests/s", false)
+        }
+        "coral-cpu" => {
+            axes("Processor time of the primary", "KiB of the reply", "µs per request", false)
+        }
+        "coral-cpu-nodes" => {
+            axes("Processor time of all nodes", "KiB of the reply", "µs per request", false)
+        }
+        "overload" => axes(
+            "Answers when more is asked for than can be answered",
+            "requests asked for ÷ the most that fifty clients get",
+            "answers per second",
+            false,
+        ),
         "takeover" => axes("Takeover of so many idle flows", "flows", "ms beyond detection", true),
         "catch-up" => axes(
             "Catching up with what the client has of a reply, 1 Gbit/s",
@@ -351,33 +392,91 @@ fn axes_of(curve: &str) -> Option<Axes> {
     }
 }
 
-fn curve(name: &str, rows: &[&Row]) -> anyhow::Result<Markup> {
-    let axes = axes_of(name).with_context(|| format!("nobody knows the curve {name}"))?;
-    let x_of = |row: &Row| row.head.point.as_ref().map_or(0.0, |p| p.x);
+fn x_of(row: &Row) -> f64 {
+    row.head.point.as_ref().map_or(0.0, |p| p.x)
+}
+
+/// A line through what `of` says of each row's samples.
+fn line_of(name: &str, rows: &[&Row], of: &dyn Fn(&Samples) -> Vec<f64>) -> plot::Line {
     let mut rows = rows.to_vec();
     rows.sort_by(|a, b| x_of(a).total_cmp(&x_of(b)));
-    let line = |name: &str, of: &dyn Fn(&Samples) -> Vec<f64>| {
-        let mut line =
-            plot::Line { name: name.to_owned(), points: vec![], from_to: vec![], dots: true };
-        for row in &rows {
-            let (values, x) = (of(&row.samples), x_of(row));
-            if !values.is_empty() {
-                let spread = Spread::of(&values);
-                line.points.push([x, spread.median]);
-                line.from_to.push([spread.q1, spread.q3]);
+    let mut line =
+        plot::Line { name: name.to_owned(), points: vec![], from_to: vec![], dots: true };
+    for row in rows {
+        let (values, x) = (of(&row.samples), x_of(row));
+        if !values.is_empty() {
+            let spread = Spread::of(&values);
+            line.points.push([x, spread.median]);
+            line.from_to.push([spread.q1, spread.q3]);
+        }
+    }
+    line
+}
+
+/// The samples of a side.
+fn side(protected: bool) -> impl Fn(&Samples) -> Vec<f64> {
+    move |samples: &Samples| match samples {
+        Samples::Pairs { protected: values, .. } if protected => values.clone(),
+        Samples::Pairs { bare, .. } => bare.clone(),
+        Samples::Alone { values, .. } => values.clone(),
+        Samples::Failed(_) => Vec::new(),
+    }
+}
+
+/// Whether a curve of CoRAL's is that of the mode with which the others are drawn.
+fn of_duplex(curve: &str) -> bool {
+    Mode::ALL.iter().all(|mode| mode.suffix().is_empty() || !curve.ends_with(mode.suffix()))
+}
+
+/// All modes in one figure, and what each adds, beside what CoRAL added.
+fn coral_curve(name: &str, modes: &[(Mode, Vec<&Row>)]) -> anyhow::Result<Markup> {
+    let axes = axes_of(name).with_context(|| format!("nobody knows the curve {name}"))?;
+    let chart = |y: &str, lines| plot::Lines {
+        x: axes.x.to_owned(),
+        y: y.to_owned(),
+        log_x: axes.log_x,
+        from_zero: true,
+        lines,
+        marks: Vec::new(),
+    };
+    let measured = || modes.iter().filter(|(_, rows)| !rows.is_empty());
+    let duplex = &modes[0].1;
+    let mut lines = vec![line_of("standard", duplex, &side(false))];
+    lines.extend(measured().map(|(mode, rows)| line_of(mode.name(), rows, &side(true))));
+    if name == "coral-rate" {
+        let two = |s: &Samples| side(false)(s).into_iter().map(|rate| 2.0 * rate).collect();
+        lines.push(line_of("2 × standard", duplex, &two));
+    }
+    let drawn = figure(axes.title, "", plot::lines(&chart(axes.y, lines))?);
+    let fits: &[(&str, &Fit)] = match name {
+        "coral-p50" => &[("P2", &CORAL_P2), ("P4", &CORAL_P4)],
+        "coral-cpu-nodes" => &[("dynamic", &CORAL_DYNAMIC), ("static", &CORAL_STATIC)],
+        _ => return Ok(drawn),
+    };
+    let percent = |samples: &Samples| added(samples, true);
+    let mut lines: Vec<_> =
+        measured().map(|(mode, rows)| line_of(mode.name(), rows, &percent)).collect();
+    let lengths: Vec<_> = line_of("", duplex, &percent).points.iter().map(|p| p[0]).collect();
+    for (setting, fit) in fits {
+        for (mode, _) in measured() {
+            let at = |&x: &f64| Some([x, fit.added(*mode, x)?[1]]);
+            let points: Vec<_> = lengths.iter().filter_map(at).collect();
+            if !points.is_empty() {
+                let name = format!("CoRAL, {}, {setting}", mode.name());
+                lines.push(plot::Line { name, points, from_to: Vec::new(), dots: true });
             }
         }
-        line
-    };
+    }
+    let svg = plot::lines(&chart("% of the unprotected", lines))?;
+    let note = "CoRAL: computed from its fitted constants (sections 6.1, 6.2, 6.6).";
+    let added = figure("What each mode adds, beside CoRAL's", note, svg);
+    Ok(html! { (drawn) (added) })
+}
+
+fn curve(name: &str, rows: &[&Row]) -> anyhow::Result<Markup> {
+    let axes = axes_of(name).with_context(|| format!("nobody knows the curve {name}"))?;
+    let line = |name: &str, of: &dyn Fn(&Samples) -> Vec<f64>| line_of(name, rows, of);
     let compared = rows.iter().any(|row| matches!(row.samples, Samples::Pairs { .. }));
-    let side = |protected: bool| {
-        move |samples: &Samples| match samples {
-            Samples::Pairs { protected: values, .. } if protected => values.clone(),
-            Samples::Pairs { bare, .. } => bare.clone(),
-            Samples::Alone { values, .. } => values.clone(),
-            Samples::Failed(_) => Vec::new(),
-        }
-    };
     let lines = if compared {
         vec![line("protected", &side(true)), line("unprotected", &side(false))]
     } else {
@@ -494,9 +593,12 @@ mod tests {
 
     #[test]
     fn every_curve_is_titled() {
-        for head in plan(Scheme::Track, Depth::Full).into_iter().flat_map(|e| e.heads) {
-            if let Some(point) = head.point {
-                assert!(axes_of(&point.curve).is_some(), "{}", point.curve);
+        for scheme in Scheme::ALL {
+            for head in plan(scheme, Depth::Full).into_iter().flat_map(|e| e.heads) {
+                let Some(point) = head.point else { continue };
+                let curve = point.curve.strip_prefix(scheme.prefix()).unwrap();
+                let drawn_with = !of_duplex(curve);
+                assert!(drawn_with || axes_of(curve).is_some(), "{curve}");
             }
         }
     }

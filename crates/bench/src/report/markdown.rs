@@ -68,7 +68,7 @@ ratios, so this run does not decide. In a failover a host dies, links and proces
 instant; beyond detection counts from the survivor's suspicion.";
 
 /// What one should know before one believes a figure.
-pub const NOTES: [&str; 9] = [
+pub const NOTES: [&str; 13] = [
     "Unprotected is a second lab in which nothing of Steadfast was ever started: the same hosts, \
      switch, shaping, server, configuration. Its path differs only by Steadfast. Both labs stand \
      side by side so that runs can alternate within a second; one rests while the other is \
@@ -91,6 +91,22 @@ pub const NOTES: [&str; 9] = [
      of what a failure costs.",
     "Stages of a failover are told by the survivor's events and by a capture of the client's \
      cable, their medians one by one; they need not add up to the median of the whole.",
+    "Scheme message: the web server's files are the same on both nodes, and its long_replies is \
+     regenerate, so a file over the reply budget (1 MiB) leaves at once and is written again after \
+     a takeover. A second server of the same files has long_replies = stream: each piece leaves \
+     once the backup has it. Replies of up to 50 KiB are under the budget: each is held until the \
+     backup has all of it.",
+    "Standard is the unprotected server; simplex is a primary whose backup's host is dead, so that \
+     clients' segments come to it directly; duplex has both. The replies of all three come from \
+     files and cost the server next to nothing to make, so shares of a request are larger here \
+     than with programs that take their time.",
+    "Overload: what fifty clients get that ask again when they are answered is called the peak, of \
+     either side its own. Then requests come at that rate, and at multiples of it, whether or not \
+     those before them were answered: they wait on 256 connections, behind each other. Clients and \
+     servers share the machine's processors, so what the clients do at 3 × is missing to the \
+     servers of both sides.",
+    "Memory on the primary is that of its hash maps and of its journal; what the kernel keeps with \
+     each socket, a gate of the scheme message among it, is not in it.",
     "With 20 kills the 99th percentile is the worst of them.",
     "make bench FULL=1 has more rows and more repetitions; make bench ONLY=ROW measures one. The \
      raw figures are in bench/out, one file for each run.",

@@ -2,6 +2,11 @@
 //!
 //! Hardware, servers and decades differ. What can be compared is what each system costs against
 //! the same server without it, on the machines it ran on; so nearly everything is a ratio.
+//!
+//! CoRAL's authors give lines: a request costs so much, and so much for each byte of its reply.
+//! What they say of a length is computed from those.
+
+use crate::curve::Mode;
 
 /// A publication.
 #[derive(Debug)]
@@ -68,6 +73,10 @@ pub enum Ours {
     Ratio,
     /// The row's own unit.
     Value,
+    /// Protected less unprotected, in the row's own unit.
+    Added,
+    /// The same, in percent of the unprotected.
+    AddedPercent,
 }
 
 /// Figures that mean the same.
@@ -112,7 +121,7 @@ const fn ft_tcp(what: &'static str, percent: f64, place: &'static str) -> Figure
 }
 
 /// All of them.
-pub static COMPARISONS: [Comparison; 7] = [
+pub static COMPARISONS: [Comparison; 11] = [
     Comparison {
         title: "Bulk in, share of the unprotected throughput",
         unit: "%",
@@ -216,6 +225,38 @@ pub static COMPARISONS: [Comparison; 7] = [
         ],
     },
     Comparison {
+        title: "Time added to a request",
+        unit: "µs",
+        log: false,
+        ours: Ours::Added,
+        note: CORAL_LINES,
+        groups: &LATENCY_ADDED,
+    },
+    Comparison {
+        title: "Time added to a request, share of the unprotected one",
+        unit: "%",
+        log: false,
+        ours: Ours::AddedPercent,
+        note: CORAL_LINES,
+        groups: &LATENCY_ADDED_PERCENT,
+    },
+    Comparison {
+        title: "Processor time of all nodes added to a request",
+        unit: "µs",
+        log: false,
+        ours: Ours::Added,
+        note: CORAL_CYCLES,
+        groups: &CPU_ADDED,
+    },
+    Comparison {
+        title: "Processor time of all nodes added to a request, share of the unprotected one",
+        unit: "%",
+        log: false,
+        ours: Ours::AddedPercent,
+        note: CORAL_CYCLES,
+        groups: &CPU_ADDED_PERCENT,
+    },
+    Comparison {
         title: "Throughput of many small requests, share of the unprotected one",
         unit: "%",
         log: false,
@@ -304,12 +345,148 @@ pub static COMPARISONS: [Comparison; 7] = [
     },
 ];
 
-/// CoRAL's time of a request, protected ÷ unprotected, from its fitted constants (section 6.1):
-/// ms to set up, µs for each byte sent and for each byte made.
+const CORAL_LINES: &str = "CoRAL: computed from its fitted constants, for Pentium II hosts at 350 \
+    MHz with 100 Mbit/s and for Pentium 4 hosts at 2.66 GHz with 1 Gbit/s between them, the time \
+    to make the reply included. Ours: 1 Gbit/s, replies from files, held whole.";
+const CORAL_CYCLES: &str = "CoRAL: computed from its fitted constants, for Pentium II hosts at 350 \
+    MHz; a dynamic reply costs 120 cycles a byte to make, which both sides pay, a static one \
+    nothing. Ours: replies from files, held whole, 50 clients, unshaped.";
+
+/// CoRAL's fitted lines of one setting: what a request costs with a reply of n bytes is
+/// (per byte + made) · n + fixed.
+#[derive(Debug)]
+pub struct Fit {
+    /// Cost of making a byte of a reply.
+    made: f64,
+    /// Per byte and fixed.
+    standard: [f64; 2],
+    duplex: [f64; 2],
+    simplex: Option<[f64; 2]>,
+    /// They measured its throughput only.
+    dual_role: Option<[f64; 2]>,
+}
+
+/// Latency, µs: Pentium II, 100 Mbit/s (section 6.1).
+pub static CORAL_P2: Fit = LATENCY_P2;
+/// Latency, µs: Pentium 4, 1 Gbit/s (section 6.6).
+pub static CORAL_P4: Fit = LATENCY_P4;
+/// Processor time of all nodes, µs: Pentium II, replies made by programs (section 6.2).
+pub static CORAL_DYNAMIC: Fit = CPU_DYNAMIC;
+/// The same, replies from files (section 6.2).
+pub static CORAL_STATIC: Fit = CPU_STATIC;
+
+const LATENCY_P2: Fit = Fit {
+    made: 0.34,
+    standard: [0.10, 5590.0],
+    duplex: [0.21, 6400.0],
+    simplex: Some([0.14, 5860.0]),
+    dual_role: None,
+};
+const LATENCY_P4: Fit = Fit {
+    made: 0.0518,
+    standard: [0.0856, 1670.0],
+    duplex: [0.102, 2090.0],
+    simplex: None,
+    dual_role: None,
+};
+const CPU_DYNAMIC: Fit = Fit {
+    made: 120.0 / P2_MHZ,
+    standard: [10.0 / P2_MHZ, 1.89e6 / P2_MHZ],
+    duplex: [56.0 / P2_MHZ, 2.55e6 / P2_MHZ],
+    simplex: Some([12.0 / P2_MHZ, 2.0e6 / P2_MHZ]),
+    dual_role: None,
+};
+const CPU_STATIC: Fit = Fit {
+    made: 0.0,
+    standard: [10.0 / P2_MHZ, 0.385e6 / P2_MHZ],
+    duplex: [56.0 / P2_MHZ, 0.949e6 / P2_MHZ],
+    simplex: Some([13.0 / P2_MHZ, 0.423e6 / P2_MHZ]),
+    dual_role: None,
+};
+/// Cycles per µs.
+const P2_MHZ: f64 = 350.0;
+
+impl Fit {
+    /// What a mode adds to a request, and the same in percent; nothing if that was not measured.
+    pub const fn added(&self, mode: Mode, reply_kib: f64) -> Option<[f64; 2]> {
+        let line = match mode {
+            Mode::Duplex => Some(self.duplex),
+            Mode::Simplex => self.simplex,
+            Mode::DualRole => self.dual_role,
+        };
+        let Some([per_byte, fixed]) = line else { return None };
+        let (bytes, standard) = (reply_kib * 1024.0, self.standard);
+        let unprotected = (standard[0] + self.made) * bytes + standard[1];
+        let added = (per_byte - standard[0]) * bytes + fixed - standard[1];
+        Some([added, 100.0 * added / unprotected])
+    }
+}
+
+const fn fitted(
+    fit: &Fit,
+    mode: Mode,
+    kib: f64,
+    percent: bool,
+    what: &'static str,
+    place: &'static str,
+) -> Figure {
+    let added = fit.added(mode, kib).expect("the mode was measured");
+    let value = added[if percent { 1 } else { 0 }];
+    figure(&CORAL, what, [value, value], place)
+}
+
+const fn latency_figures(kib: f64, percent: bool) -> [Figure; 3] {
+    [
+        fitted(&LATENCY_P2, Mode::Duplex, kib, percent, "duplex, P2", "section 6.1"),
+        fitted(&LATENCY_P4, Mode::Duplex, kib, percent, "duplex, P4", "section 6.6"),
+        fitted(&LATENCY_P2, Mode::Simplex, kib, percent, "simplex, P2", "section 6.1"),
+    ]
+}
+
+const fn cpu_figures(kib: f64, percent: bool) -> [Figure; 4] {
+    let place = "section 6.2";
+    [
+        fitted(&CPU_DYNAMIC, Mode::Duplex, kib, percent, "duplex, dynamic", place),
+        fitted(&CPU_STATIC, Mode::Duplex, kib, percent, "duplex, static", place),
+        fitted(&CPU_DYNAMIC, Mode::Simplex, kib, percent, "simplex, dynamic", place),
+        fitted(&CPU_STATIC, Mode::Simplex, kib, percent, "simplex, static", place),
+    ]
+}
+
+const LATENCY_OURS: [&[(&str, &str)]; 2] = [
+    &[("coral-1k-p50", "duplex"), ("coral-1k-simplex-p50", "simplex")],
+    &[("coral-50k-p50", "duplex"), ("coral-50k-simplex-p50", "simplex")],
+];
+const CPU_OURS: [&[(&str, &str)]; 2] = [
+    &[("coral-1k-cpu-nodes", "duplex"), ("coral-1k-simplex-cpu-nodes", "simplex")],
+    &[("coral-50k-cpu-nodes", "duplex"), ("coral-50k-simplex-cpu-nodes", "simplex")],
+];
+
+static LATENCY_ADDED: [Group; 2] = [
+    Group { name: "1 KiB", ours: LATENCY_OURS[0], theirs: &const { latency_figures(1.0, false) } },
+    Group {
+        name: "50 KiB",
+        ours: LATENCY_OURS[1],
+        theirs: &const { latency_figures(50.0, false) },
+    },
+];
+static LATENCY_ADDED_PERCENT: [Group; 2] = [
+    Group { name: "1 KiB", ours: LATENCY_OURS[0], theirs: &const { latency_figures(1.0, true) } },
+    Group { name: "50 KiB", ours: LATENCY_OURS[1], theirs: &const { latency_figures(50.0, true) } },
+];
+static CPU_ADDED: [Group; 2] = [
+    Group { name: "1 KiB", ours: CPU_OURS[0], theirs: &const { cpu_figures(1.0, false) } },
+    Group { name: "50 KiB", ours: CPU_OURS[1], theirs: &const { cpu_figures(50.0, false) } },
+];
+static CPU_ADDED_PERCENT: [Group; 2] = [
+    Group { name: "1 KiB", ours: CPU_OURS[0], theirs: &const { cpu_figures(1.0, true) } },
+    Group { name: "50 KiB", ours: CPU_OURS[1], theirs: &const { cpu_figures(50.0, true) } },
+];
+
+/// CoRAL's time of a request, protected ÷ unprotected.
 pub fn coral_ratio(reply_kib: f64) -> f64 {
-    const MADE: f64 = 0.34;
-    let time_ms = |sent: f64, setup_ms: f64| (sent + MADE) * reply_kib * 1.024 + setup_ms;
-    time_ms(0.21, 6.40) / time_ms(0.10, 5.59)
+    let added = LATENCY_P2.added(Mode::Duplex, reply_kib);
+    1.0 + added.map_or(0.0, |[_, percent]| percent / 100.0)
 }
 
 #[cfg(test)]
@@ -322,11 +499,11 @@ mod tests {
 
     #[test]
     fn rows_that_stand_beside_papers_are_measured() {
-        let rows: BTreeSet<_> = plan(Scheme::Track, Depth::Full)
-            .into_iter()
-            .flat_map(|e| e.heads)
-            .map(|head| head.id)
-            .collect();
+        let ids = |scheme: Scheme| {
+            let heads = plan(scheme, Depth::Full).into_iter().flat_map(|e| e.heads);
+            heads.map(move |head| head.id[scheme.prefix().len()..].to_owned())
+        };
+        let rows: BTreeSet<_> = Scheme::ALL.into_iter().flat_map(ids).collect();
         for group in COMPARISONS.iter().flat_map(|c| c.groups) {
             for (row, _) in group.ours {
                 assert!(rows.contains(*row), "{row}");
@@ -339,5 +516,14 @@ mod tests {
     fn corals_constants_give_its_figures() {
         assert!((coral_ratio(1.0) - 1.15).abs() < 0.01);
         assert!((coral_ratio(50.0) - 1.23).abs() < 0.01);
+        // "6.6 ms for 50KB replies"; "32%-35% for the entire range"; "about 310% for 50KB replies".
+        let added = |fit: &Fit, kib| fit.added(Mode::Duplex, kib).unwrap();
+        assert!((added(&CORAL_P2, 50.0)[0] - 6_600.0).abs() < 200.0);
+        for kib in [1.0, 5.0, 20.0, 50.0] {
+            let percent = added(&CORAL_DYNAMIC, kib)[1];
+            assert!((31.5..36.0).contains(&percent), "{kib} KiB: {percent} %");
+        }
+        let percent = added(&CORAL_STATIC, 50.0)[1];
+        assert!((300.0..330.0).contains(&percent), "{percent} %");
     }
 }

@@ -1,0 +1,180 @@
+//! CoRAL's curves: what a request costs against the length of its reply, without Steadfast
+//! (*standard*), with Steadfast but without a backup (*simplex*), and with all of it (*duplex*).
+//! And what becomes of the throughput when more is asked for than can be answered (overload).
+//!
+//! Each mode is compared with the unprotected server in runs next to each other, so *standard* is
+//! the unprotected side of both. For *simplex* the backup's host is dead: it would relay otherwise.
+
+use std::time::Duration;
+
+use crate::busy::REPLIES_KIB;
+use crate::failover::RETURN_S;
+use crate::load::{closed_loop, latencies, offered};
+use crate::plan::{Depth, Experiment, Measured, Run, head};
+use crate::record::{Bar, Head, Section};
+use crate::scheme::Scheme;
+use crate::sides::{Column, Mbit, Sides};
+use crate::stats::percentile;
+use crate::traffic::fifty_clients;
+use crate::twin::{SMALL, Side, Twin, reply_path};
+
+/// The link of the latencies, Mbit/s. A reply crosses it twice: to the backup, then to the client.
+const LINK: Mbit = Some(1000);
+const LATENCY_SPAN: Duration = Duration::from_millis(250);
+const LOAD_SPAN: Duration = Duration::from_millis(400);
+/// What is offered, as multiples of what fifty clients get that ask when they are answered.
+const OFFERED: [u32; 3] = [1, 2, 3];
+/// Connections that the offered requests are spread over. Those that wait on one of them are far
+/// fewer than the thousand at which it would become simplex.
+const OFFERED_OVER: usize = 256;
+
+/// Who serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Primary and backup.
+    Duplex,
+    /// A primary whose backup is dead.
+    Simplex,
+    /// Each node is primary of some connections and backup of others. Nobody measures it yet.
+    DualRole,
+}
+
+impl Mode {
+    /// All of them, in the order of the lines of a curve.
+    pub const ALL: [Mode; 3] = [Mode::Duplex, Mode::Simplex, Mode::DualRole];
+
+    /// Those that are measured.
+    const MEASURED: [Mode; 2] = [Mode::Duplex, Mode::Simplex];
+
+    /// As the paper calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Duplex => "duplex",
+            Mode::Simplex => "simplex",
+            Mode::DualRole => "dual role",
+        }
+    }
+
+    /// What the names of its curves end with.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Mode::Duplex => "",
+            Mode::Simplex => "-simplex",
+            Mode::DualRole => "-dual-role",
+        }
+    }
+}
+
+/// All of them.
+pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
+    if scheme != Scheme::Message {
+        return Vec::new();
+    }
+    let full = depth == Depth::Full;
+    let repetitions = if full { 5 } else { 3 };
+    let lengths = || REPLIES_KIB.into_iter().filter(|&kib| full || kib == 1 || kib == 50);
+    let of = |mode| lengths().map(move |kib| replies(scheme, mode, kib, repetitions));
+    let mut all: Vec<_> = Mode::MEASURED.into_iter().flat_map(of).collect();
+    all.push(overload(scheme, repetitions));
+    all
+}
+
+/// Latency, throughput and processor time with replies of this length.
+fn replies(scheme: Scheme, mode: Mode, kib: usize, repetitions: usize) -> Experiment {
+    let row = |what: &str, section, title: String, unit: &str| {
+        let id = format!("coral-{kib}k{}-{what}", mode.suffix());
+        let title = format!("{kib} KiB replies, {}, {title}", mode.name());
+        head(scheme, id, section, title, unit, Bar::Beside)
+            .on(&format!("coral-{what}{}", mode.suffix()), kib as f64)
+    };
+    let sides = |rows: Vec<Head>, link, span: Duration| Sides {
+        columns: rows.into_iter().map(Column::Both).collect(),
+        service: link,
+        cluster: link,
+        repetitions,
+        run_s: span.as_secs_f64() + 0.05,
+    };
+    let path = reply_path(kib);
+    let one = vec![row("p50", Section::Requests, "1 client, p50, 1 Gbit/s".to_owned(), "µs")];
+    let one = sides(one, LINK, LATENCY_SPAN).experiment({
+        let path = path.clone();
+        move |twin, side| {
+            let at = twin.at(side, false);
+            let times = twin.client(side)?.in_netns(|| latencies(at, &path, LATENCY_SPAN))??;
+            Ok(vec![percentile(&times, 50.0)])
+        }
+    });
+    let of = |hosts: &str| format!("processor time of {hosts} per request, unshaped");
+    let fifty = vec![
+        row("rate", Section::Requests, "50 clients, throughput, unshaped".to_owned(), "requests/s"),
+        row("cpu", Section::Cost, of("the primary"), "µs"),
+        row("cpu-nodes", Section::Cost, of("all nodes"), "µs"),
+    ];
+    let fifty = sides(fifty, None, LOAD_SPAN).experiment(move |twin, side| {
+        let cost = fifty_clients(twin, side, &path, LOAD_SPAN)?;
+        Ok(vec![cost.rate, cost.primary, cost.primary + cost.backup])
+    });
+    in_mode(mode, one, fifty)
+}
+
+/// Both experiments, one after the other, while `mode` lasts.
+fn in_mode(mode: Mode, first: Experiment, second: Experiment) -> Experiment {
+    let steps = first.steps + second.steps;
+    let begin_s = if mode == Mode::Simplex { RETURN_S } else { 0.0 };
+    let step_s = (first.estimate_s() + second.estimate_s() + begin_s) / steps as f64;
+    let heads = first.heads.iter().chain(&second.heads).cloned().collect();
+    let both = move |run: &Run| {
+        let mut all = (first.measure)(run)?;
+        let Measured { samples, .. } = (second.measure)(run)?;
+        all.samples.extend(samples);
+        // The links differ, and each row says which it is about.
+        all.more.clear();
+        Ok(all)
+    };
+    let measure = move |run: &Run| {
+        match mode {
+            Mode::Simplex => run.twin.lose_backup()?,
+            _ => _ = run.twin.mend()?,
+        }
+        let measured = both(run);
+        // Whatever went wrong: those that come next need both nodes.
+        run.twin.mend()?;
+        measured
+    };
+    Experiment { heads, steps, step_s, measure: Box::new(measure) }
+}
+
+fn overload(scheme: Scheme, repetitions: usize) -> Experiment {
+    let asked = |times: u32| {
+        let title = format!(
+            "answered when {times} × the peak is asked for (peak: 50 clients; 1 KiB, 1 Gbit/s)"
+        );
+        let id = format!("overload-{times}");
+        head(scheme, id, Section::Requests, title, "requests/s", Bar::Beside)
+            .on("overload", f64::from(times))
+    };
+    let mut rows: Vec<_> = OFFERED.map(asked).into();
+    let title = "answered at 3 × the peak ÷ answered at 1 ×".to_owned();
+    rows.push(head(scheme, "overload-flat", Section::Requests, title, "×", Bar::Beside));
+    let sides = Sides {
+        columns: rows.into_iter().map(Column::Both).collect(),
+        service: LINK,
+        cluster: LINK,
+        repetitions,
+        run_s: 4.0 * LOAD_SPAN.as_secs_f64() + 0.4,
+    };
+    sides.experiment(|twin, side| {
+        let answered = twin.client(side)?.in_netns(|| answered(twin, side))??;
+        let flat = answered[OFFERED.len() - 1] / answered[0];
+        Ok(answered.into_iter().chain([flat]).collect())
+    })
+}
+
+/// Answers per second at each of [`OFFERED`].
+fn answered(twin: &Twin, side: Side) -> anyhow::Result<Vec<f64>> {
+    let at = twin.at(side, false);
+    let served = closed_loop(at, SMALL, 50, LOAD_SPAN, || Ok(()))?;
+    let peak = served.requests as f64 / served.took.as_secs_f64();
+    let ask = |times: u32| offered(at, SMALL, OFFERED_OVER, peak * f64::from(times), LOAD_SPAN);
+    OFFERED.into_iter().map(ask).collect()
+}
