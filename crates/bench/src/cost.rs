@@ -58,19 +58,35 @@ pub fn cgroup_root() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// The process has ended.
 pub fn hash_maps_bytes(pid: u32) -> anyhow::Result<f64> {
+    // BPF_MAP_TYPE_HASH
+    Ok(maps_of_type(pid, 1.0, "memlock:")?.values().sum())
+}
+
+/// A figure of each map of one type that the process holds, by the map's number. Descriptors of the
+/// same map count once.
+fn maps_of_type(pid: u32, map_type: f64, figure: &str) -> anyhow::Result<BTreeMap<u64, f64>> {
     let dir = format!("/proc/{pid}/fdinfo");
     let mut maps = BTreeMap::new();
     for entry in fs::read_dir(&dir).with_context(|| format!("cannot read {dir}"))? {
         // Descriptors come and go while we look.
         let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
-        // BPF_MAP_TYPE_HASH; descriptors of the same map count once.
-        if field(&text, "map_type:") == Some(1.0)
-            && let (Some(id), Some(bytes)) = (field(&text, "map_id:"), field(&text, "memlock:"))
+        if field(&text, "map_type:") == Some(map_type)
+            && let (Some(id), Some(bytes)) = (field(&text, "map_id:"), field(&text, figure))
         {
             maps.insert(id.to_bits(), bytes);
         }
     }
-    Ok(maps.values().sum())
+    Ok(maps)
+}
+
+/// What the process keeps with a socket that has a value in each of its socket maps, bytes: the
+/// values, without the kernel's bookkeeping.
+///
+/// # Errors
+/// The process has ended.
+pub fn socket_values_bytes(pid: u32) -> anyhow::Result<f64> {
+    // BPF_MAP_TYPE_SK_STORAGE
+    Ok(maps_of_type(pid, 24.0, "value_size:")?.values().sum())
 }
 
 /// Resident memory of a process, bytes.

@@ -4,24 +4,27 @@
 //!
 //! Each mode is compared with the unprotected server in runs next to each other, so *standard* is
 //! the unprotected side of both. For *simplex* the backup's host is dead: it would relay otherwise.
+//!
+//! The cables are not shaped. A shaped one lets 70 KiB or a millisecond's worth of bytes pass at once
+//! when it has been idle. So a single client that asks for 50 KiB again and again would see how fast
+//! the cable to it recovers, on either side the same, and not for how long replies were held.
 
 use std::time::Duration;
 
 use crate::busy::REPLIES_KIB;
 use crate::failover::RETURN_S;
 use crate::load::{closed_loop, latencies, offered};
-use crate::plan::{Depth, Experiment, Measured, Run, head};
-use crate::record::{Bar, Head, Section};
+use crate::plan::{Depth, Experiment, head};
+use crate::record::{Bar, Section};
 use crate::scheme::Scheme;
-use crate::sides::{Column, Mbit, Sides};
+use crate::sides::{Column, Sides};
 use crate::stats::percentile;
 use crate::traffic::fifty_clients;
 use crate::twin::{SMALL, Side, Twin, reply_path};
 
-/// The link of the latencies, Mbit/s. A reply crosses it twice: to the backup, then to the client.
-const LINK: Mbit = Some(1000);
 const LATENCY_SPAN: Duration = Duration::from_millis(250);
 const LOAD_SPAN: Duration = Duration::from_millis(400);
+const OFFER_SPAN: Duration = Duration::from_millis(300);
 /// What is offered, as multiples of what fifty clients get that ask when they are answered.
 const OFFERED: [u32; 3] = [1, 2, 3];
 /// Connections that the offered requests are spread over. Those that wait on one of them are far
@@ -81,67 +84,54 @@ pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
 
 /// Latency, throughput and processor time with replies of this length.
 fn replies(scheme: Scheme, mode: Mode, kib: usize, repetitions: usize) -> Experiment {
-    let row = |what: &str, section, title: String, unit: &str| {
+    let row = |what: &str, section, title: &str, unit: &str| {
         let id = format!("coral-{kib}k{}-{what}", mode.suffix());
         let title = format!("{kib} KiB replies, {}, {title}", mode.name());
         head(scheme, id, section, title, unit, Bar::Beside)
             .on(&format!("coral-{what}{}", mode.suffix()), kib as f64)
     };
-    let sides = |rows: Vec<Head>, link, span: Duration| Sides {
-        columns: rows.into_iter().map(Column::Both).collect(),
-        service: link,
-        cluster: link,
+    let columns = [
+        row("p50", Section::Requests, "1 client, p50, unshaped", "µs"),
+        row("rate", Section::Requests, "50 clients, throughput, unshaped", "requests/s"),
+        row("cpu", Section::Cost, "processor time of the primary per request, unshaped", "µs"),
+        row("cpu-nodes", Section::Cost, "processor time of all nodes per request, unshaped", "µs"),
+    ];
+    let sides = Sides {
+        columns: columns.into_iter().map(Column::Both).collect(),
+        service: None,
+        cluster: None,
         repetitions,
-        run_s: span.as_secs_f64() + 0.05,
+        run_s: (LATENCY_SPAN + LOAD_SPAN).as_secs_f64() + 0.05,
     };
     let path = reply_path(kib);
-    let one = vec![row("p50", Section::Requests, "1 client, p50, 1 Gbit/s".to_owned(), "µs")];
-    let one = sides(one, LINK, LATENCY_SPAN).experiment({
-        let path = path.clone();
-        move |twin, side| {
-            let at = twin.at(side, false);
-            let times = twin.client(side)?.in_netns(|| latencies(at, &path, LATENCY_SPAN))??;
-            Ok(vec![percentile(&times, 50.0)])
-        }
-    });
-    let of = |hosts: &str| format!("processor time of {hosts} per request, unshaped");
-    let fifty = vec![
-        row("rate", Section::Requests, "50 clients, throughput, unshaped".to_owned(), "requests/s"),
-        row("cpu", Section::Cost, of("the primary"), "µs"),
-        row("cpu-nodes", Section::Cost, of("all nodes"), "µs"),
-    ];
-    let fifty = sides(fifty, None, LOAD_SPAN).experiment(move |twin, side| {
+    let experiment = sides.experiment(move |twin, side| {
+        let at = twin.at(side, false);
+        let times = twin.client(side)?.in_netns(|| latencies(at, &path, LATENCY_SPAN))??;
         let cost = fifty_clients(twin, side, &path, LOAD_SPAN)?;
-        Ok(vec![cost.rate, cost.primary, cost.primary + cost.backup])
+        let nodes = cost.primary + cost.backup;
+        Ok(vec![percentile(&times, 50.0), cost.rate, cost.primary, nodes])
     });
-    in_mode(mode, one, fifty)
+    match mode {
+        Mode::Simplex => without_backup(experiment),
+        _ => experiment,
+    }
 }
 
-/// Both experiments, one after the other, while `mode` lasts.
-fn in_mode(mode: Mode, first: Experiment, second: Experiment) -> Experiment {
-    let steps = first.steps + second.steps;
-    let begin_s = if mode == Mode::Simplex { RETURN_S } else { 0.0 };
-    let step_s = (first.estimate_s() + second.estimate_s() + begin_s) / steps as f64;
-    let heads = first.heads.iter().chain(&second.heads).cloned().collect();
-    let both = move |run: &Run| {
-        let mut all = (first.measure)(run)?;
-        let Measured { samples, .. } = (second.measure)(run)?;
-        all.samples.extend(samples);
-        // The links differ, and each row says which it is about.
-        all.more.clear();
-        Ok(all)
-    };
-    let measure = move |run: &Run| {
-        match mode {
-            Mode::Simplex => run.twin.lose_backup()?,
-            _ => _ = run.twin.mend()?,
-        }
-        let measured = both(run);
-        // Whatever went wrong: those that come next need both nodes.
-        run.twin.mend()?;
-        measured
-    };
-    Experiment { heads, steps, step_s, measure: Box::new(measure) }
+/// The same while the backup's host is dead.
+fn without_backup(experiment: Experiment) -> Experiment {
+    let Experiment { heads, steps, step_s, measure } = experiment;
+    Experiment {
+        heads,
+        steps,
+        step_s: step_s + RETURN_S / steps as f64,
+        measure: Box::new(move |run| {
+            run.twin.lose_backup()?;
+            let measured = measure(run);
+            // Whatever went wrong: those that come next need both nodes.
+            run.twin.mend()?;
+            measured
+        }),
+    }
 }
 
 fn overload(scheme: Scheme, repetitions: usize) -> Experiment {
@@ -158,10 +148,11 @@ fn overload(scheme: Scheme, repetitions: usize) -> Experiment {
     rows.push(head(scheme, "overload-flat", Section::Requests, title, "×", Bar::Beside));
     let sides = Sides {
         columns: rows.into_iter().map(Column::Both).collect(),
-        service: LINK,
-        cluster: LINK,
+        service: Some(1000),
+        cluster: Some(1000),
         repetitions,
-        run_s: 4.0 * LOAD_SPAN.as_secs_f64() + 0.4,
+        // With the answers that come late.
+        run_s: 7.0 * OFFER_SPAN.as_secs_f64(),
     };
     sides.experiment(|twin, side| {
         let answered = twin.client(side)?.in_netns(|| answered(twin, side))??;
@@ -173,8 +164,8 @@ fn overload(scheme: Scheme, repetitions: usize) -> Experiment {
 /// Answers per second at each of [`OFFERED`].
 fn answered(twin: &Twin, side: Side) -> anyhow::Result<Vec<f64>> {
     let at = twin.at(side, false);
-    let served = closed_loop(at, SMALL, 50, LOAD_SPAN, || Ok(()))?;
+    let served = closed_loop(at, SMALL, 50, OFFER_SPAN, || Ok(()))?;
     let peak = served.requests as f64 / served.took.as_secs_f64();
-    let ask = |times: u32| offered(at, SMALL, OFFERED_OVER, peak * f64::from(times), LOAD_SPAN);
+    let ask = |times: u32| offered(at, SMALL, OFFERED_OVER, peak * f64::from(times), OFFER_SPAN);
     OFFERED.into_iter().map(ask).collect()
 }

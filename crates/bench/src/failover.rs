@@ -115,9 +115,11 @@ fn takeover_of(scheme: Scheme, count: usize, repetitions: usize) -> Experiment {
     let bar = if count <= bars.flows_at_once { bars.takeover_ms } else { Bar::Beside };
     let id = format!("takeover-{count}");
     let row = head(scheme, id, Section::Failover, title, "ms", bar).on("takeover", count as f64);
-    let held = match scheme {
-        Scheme::Track => "flow table and journal",
-        Scheme::Message => "flow table, journal and reply log",
+    let (held, of_primary) = match scheme {
+        Scheme::Track => ("flow table and journal", "flow table and journal"),
+        Scheme::Message => {
+            ("flow table, journal and reply log", "flow table, journal, reply log and gate")
+        }
     };
     let mut heads = vec![row];
     let mut columns: Vec<(Of<TakenOver>, u8)> = vec![(|r| r.beyond_detection_ms, 100)];
@@ -125,7 +127,7 @@ fn takeover_of(scheme: Scheme, count: usize, repetitions: usize) -> Experiment {
         let bar = bars.idle_flow_bytes;
         let costs: [(&str, String, Bar, Of<TakenOver>); 3] = [
             ("memory", format!("on the backup: {held}"), bar, |r| r.cost.maps + r.cost.journal),
-            ("memory-primary", format!("on the primary: {held}"), bar, |r| {
+            ("memory-primary", format!("on the primary: {of_primary}"), bar, |r| {
                 r.primary_cost.maps + r.primary_cost.journal
             }),
             (

@@ -5,7 +5,7 @@ use demo::clock::now_ns;
 use demo::pair::other;
 use serde_json::{Map, json};
 
-use crate::cost::{hash_maps_bytes, resident_bytes};
+use crate::cost::{hash_maps_bytes, resident_bytes, socket_values_bytes};
 use crate::load::Http;
 use crate::plan::{Depth, Experiment, Measured, head};
 use crate::record::{Bar, Samples, Section};
@@ -114,7 +114,7 @@ pub struct IdleFlows {
 /// Memory of a node, or of a flow on it, bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// Hash maps of the data path, the flow table among them.
+    /// Hash maps of the data path, the flow table among them, and what sockets have of its maps.
     pub maps: f64,
     /// Heap of the journal and of the reply log.
     pub journal: f64,
@@ -133,6 +133,7 @@ impl Cost {
     }
 }
 
+/// Two of these differ by what came in between, if nothing has gone.
 fn weigh(twin: &Twin, node: &str) -> anyhow::Result<Cost> {
     let pid = twin.pair.lab.node(node).context("the node has no daemon")?.pid();
     let status = twin.pair.status(node)?;
@@ -140,7 +141,11 @@ fn weigh(twin: &Twin, node: &str) -> anyhow::Result<Cost> {
     let journal = journal.context("the status does not say how large the journal is")?;
     let replies = status.all.get("replies").and_then(|r| r["bytes"].as_f64()).unwrap_or(0.0);
     let journal = journal + replies;
-    Ok(Cost { maps: hash_maps_bytes(pid)?, journal, resident: resident_bytes(pid)? })
+    // Of those that came in between, each that got a gate has it still.
+    let counters = status.all.get("counters");
+    let gates = counters.and_then(|c| c["held_flows"].as_f64()).unwrap_or(0.0);
+    let maps = hash_maps_bytes(pid)? + gates * socket_values_bytes(pid)?;
+    Ok(Cost { maps, journal, resident: resident_bytes(pid)? })
 }
 
 /// Opens connections with one answered request each, and weighs them.

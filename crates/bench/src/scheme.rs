@@ -89,6 +89,7 @@ impl Scheme {
                 idle_flow_bytes: Bar::AtMost(1024.0),
                 takeover_ms: Bar::AtMost(500.0),
                 flows_at_once: 10_000,
+                // What is made again is what `track` makes.
                 catch_up_ms: Bar::Beside,
             },
         }

@@ -1,5 +1,6 @@
 //! Interleaved runs on both sides.
 
+use anyhow::ensure;
 use serde_json::{Map, Value};
 
 use crate::plan::{Experiment, Measured};
@@ -51,6 +52,7 @@ impl Sides {
             step_s: run_s,
             measure: Box::new(move |run| {
                 run.twin.shape(service, cluster)?;
+                let opened = run.twin.opened()?;
                 let mut figures = [Vec::new(), Vec::new()];
                 for round in 0..=repetitions {
                     let mut order = [Side::Protected, Side::Bare];
@@ -65,6 +67,11 @@ impl Sides {
                         run.step();
                     }
                 }
+                let after = run.twin.opened()?;
+                ensure!(
+                    after == opened,
+                    "flows lost their protection meanwhile: {after:?}, before: {opened:?}"
+                );
                 let samples = compared.iter().enumerate();
                 let samples = samples.map(|(i, &both)| column(&figures, i, both)).collect();
                 let mbit = |mbit: Mbit| mbit.map_or(Value::Null, Value::from);

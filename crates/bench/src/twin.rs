@@ -13,6 +13,7 @@
 //! the unprotected runs as well as the protected ones. That is the machine's share of two more
 //! hosts, which a real unprotected host would not pay; it is a fraction of a percent of a core.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -225,6 +226,28 @@ impl Twin {
             Ok(status.ready && !status.duplex && status.all.get("holding") == Some(&true.into()))
         })
         .with_context(|| self.history(killed_ns))
+    }
+
+    /// Flows of the scheme `message` that lost their protection so far, by reason, on nodes that
+    /// live. What is measured of them is not the scheme.
+    ///
+    /// # Errors
+    /// A node that lives does not answer.
+    pub fn opened(&self) -> anyhow::Result<BTreeMap<String, u64>> {
+        let mut opened = BTreeMap::new();
+        for node in NODES {
+            if !self.pair.lab.host(node)?.is_up() {
+                continue;
+            }
+            let status = self.pair.status(node)?;
+            let by_reason = status.all.get("replies").and_then(|r| r["opened"].as_object());
+            for (why, count) in by_reason.into_iter().flatten() {
+                *opened.entry(why.clone()).or_default() += count.as_u64().unwrap_or(0);
+            }
+            let unheld = status.all.get("counters").and_then(|c| c["unheld_flows"].as_u64());
+            *opened.entry("without a gate".to_owned()).or_default() += unheld.unwrap_or(0);
+        }
+        Ok(opened)
     }
 
     /// What the nodes did since ten seconds before `since_ns`: it tells why they did not do

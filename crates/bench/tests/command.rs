@@ -34,6 +34,9 @@ fn rows_are_listed_with_the_time_they_take() {
     let dir = tempfile::tempdir().unwrap();
     let said = words(&bench(dir.path(), &["--list", "--only", "gap-p50"]).stdout);
     assert!(said.contains("gap-p99 ") && said.contains(" minutes"), "{said}");
+    let said = words(&bench(dir.path(), &["--list", "--only", "message-coral-50k-p50"]).stdout);
+    let line = said.lines().find(|line| line.starts_with("message-coral-50k-rate "));
+    assert_eq!(line.and_then(|line| line.split_whitespace().nth(1)), Some("message"), "{said}");
     let all = words(&bench(dir.path(), &["--list", "--full"]).stdout);
     assert!(all.lines().count() > 80, "{all}");
 }

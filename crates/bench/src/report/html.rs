@@ -268,6 +268,9 @@ fn beside_papers(
             Ours::Value => (row.figure()?, [row.figure()?; 2]),
             Ours::Added | Ours::AddedPercent => {
                 let added = added(&row.samples, comparison.ours == Ours::AddedPercent);
+                if added.is_empty() {
+                    return None;
+                }
                 let spread = Spread::of(&added);
                 (spread.median, [spread.q1, spread.q3])
             }
@@ -364,7 +367,7 @@ fn axes_of(curve: &str) -> Option<Axes> {
             axes("Bulk transfers out at once, 1 Gbit/s", "transfers", "Mbit/s together", true)
         }
         "coral-p50" => {
-            axes("Time of a request, 1 client, 1 Gbit/s", "KiB of the reply", "µs", false)
+            axes("Time of a request, 1 client, unshaped", "KiB of the reply", "µs", false)
         }
         "coral-rate" => {
             axes("Peak throughput, 50 clients, unshaped", "KiB of the reply", "requests/s", false)

@@ -347,7 +347,8 @@ pub static COMPARISONS: [Comparison; 11] = [
 
 const CORAL_LINES: &str = "CoRAL: computed from its fitted constants, for Pentium II hosts at 350 \
     MHz with 100 Mbit/s and for Pentium 4 hosts at 2.66 GHz with 1 Gbit/s between them, the time \
-    to make the reply included. Ours: 1 Gbit/s, replies from files, held whole.";
+    to make the reply included. Ours: unshaped, so without the reply's time on the cables; replies from \
+    files, held whole.";
 const CORAL_CYCLES: &str = "CoRAL: computed from its fitted constants, for Pentium II hosts at 350 \
     MHz; a dynamic reply costs 120 cycles a byte to make, which both sides pay, a static one \
     nothing. Ours: replies from files, held whole, 50 clients, unshaped.";
