@@ -18,6 +18,9 @@ pub enum Output {
     Bytes { flow: FlowKey, seq: u32 },
     /// The server ended its stream (`shutdown`, `close`, death); its FIN is at `seq`.
     Ended { flow: FlowKey, seq: u32 },
+    /// The same, for a server that has crashed: it did not mean to (C4). It counts only if no other
+    /// node can carry the connection on.
+    Crashed { flow: FlowKey, seq: u32 },
     /// The connection is over. `seq` is behind all that was written, FIN included.
     Gone { flow: FlowKey, seq: u32 },
     /// The connection is over by a reset, of the server or of the client. What was held in the
@@ -40,6 +43,7 @@ impl Output {
         match *self {
             Output::Bytes { flow, .. }
             | Output::Ended { flow, .. }
+            | Output::Crashed { flow, .. }
             | Output::Gone { flow, .. }
             | Output::Aborted { flow, .. }
             | Output::Lost { flow, .. }
@@ -61,6 +65,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Output, &[u8])> {
             return Some((Output::Bytes { flow, seq }, rest.get(..raw.length as usize)?));
         }
         types::output_kind::OUTPUT_ENDED => Output::Ended { flow, seq },
+        types::output_kind::OUTPUT_CRASHED => Output::Crashed { flow, seq },
         types::output_kind::OUTPUT_GONE => Output::Gone { flow, seq },
         types::output_kind::OUTPUT_ABORTED => Output::Aborted { flow, seq },
         types::output_kind::OUTPUT_LOST => Output::Lost { flow, seq },

@@ -22,6 +22,8 @@ const NOTABLE: Duration = Duration::from_millis(10);
 /// Lateness, within one detection time, that can cost a node its role: heartbeats come each 20 ms,
 /// and silence is death after 100 ms.
 const DISTURBING: Duration = Duration::from_millis(40);
+/// A standstill that may look like a death by itself.
+const DEADLY: Duration = Duration::from_millis(80);
 /// How often a test is played again.
 const ATTEMPTS: u32 = 5;
 
@@ -100,17 +102,29 @@ pub fn blame(what: &str, at_ns: u64) -> ! {
     panic!("{what}, and the machine was not at a standstill ({list:?})");
 }
 
-/// Plays a test; again if the machine stood still and so made a failure of its own.
+/// The longest standstill since then that a pair takes for a death.
+fn worst_since(began_ns: u64) -> Option<Duration> {
+    let stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let since = stalls.iter().filter(|stall| stall.until_ns >= began_ns).map(|stall| stall.took);
+    since.max().filter(|took| *took >= DEADLY)
+}
+
+/// Plays a test; again if the machine stood still and so made a failure of its own. Whatever a test
+/// complains of then may follow from a failover that nobody has asked for.
 ///
 /// # Panics
 /// As the test does, or if it was disturbed each time.
 pub fn undisturbed<T>(play: impl Fn() -> T) -> T {
     for _ in 0..ATTEMPTS {
+        let began_ns = now_ns();
         match catch_unwind(AssertUnwindSafe(&play)) {
             Ok(done) => return done,
             Err(panic) => match panic.downcast::<Disturbed>() {
                 Ok(disturbed) => eprintln!("played again: {disturbed}"),
-                Err(panic) => resume_unwind(panic),
+                Err(panic) => match worst_since(began_ns) {
+                    Some(took) => eprintln!("played again: the machine stood still for {took:?}"),
+                    None => resume_unwind(panic),
+                },
             },
         }
     }

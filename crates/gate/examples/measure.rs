@@ -115,7 +115,9 @@ fn release_at_once(
     let reader = source.reader(|output, payload| {
         let (flow, edge) = match *output {
             Output::Bytes { flow, seq } => (flow, seq.wrapping_add(payload.len() as u32)),
-            Output::Ended { flow, seq } => (flow, seq.wrapping_add(1)),
+            Output::Ended { flow, seq } | Output::Crashed { flow, seq } => {
+                (flow, seq.wrapping_add(1))
+            }
             Output::Unread { .. } => {
                 ringer.iter().for_each(|ringer| ringer.ring().expect("the kernel rings"));
                 return;

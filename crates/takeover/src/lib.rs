@@ -75,6 +75,8 @@ pub enum ResetReason {
     ReplyCut,
     /// Its server answered before it had read the request's body, of which the rest did not come.
     BodyUnfinished,
+    /// The peer has served it at the same time, and nobody knows what the client has of whom.
+    Contested,
 }
 
 impl ResetReason {
@@ -86,6 +88,7 @@ impl ResetReason {
             ResetReason::Diverged => "diverged",
             ResetReason::ReplyCut => "reply_cut",
             ResetReason::BodyUnfinished => "body_unfinished",
+            ResetReason::Contested => "contested",
         }
     }
 }

@@ -234,6 +234,20 @@ impl Engine {
 
 /// A promotion's.
 impl Engine {
+    /// This node gives way to a peer that has served at the same time. What each has said to clients
+    /// may differ where replies cannot be made twice, and the peer goes on with its own: the clients
+    /// of held flows are told that their connections are lost, by the numbers that they know. Who was
+    /// served by the peer alone takes no notice, since it has come further.
+    pub fn reset_contested(&mut self) {
+        let Some(message) = &self.message else { return };
+        let held = |flow: &Flow| message.held.holds(flow.service());
+        let flows: Vec<_> =
+            self.table.snapshot().into_iter().filter(|(_, flow)| held(flow)).collect();
+        for (key, flow) in flows {
+            self.reset(&key, flow.una(), ResetReason::Contested);
+        }
+    }
+
     /// Where a flow's new server begins, if nothing has to be delivered before; `None`: ask
     /// [`Engine::resume_held`].
     pub(crate) fn start_of(&mut self, key: &FlowKey, flow: &Flow) -> Option<Start> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::evidence::{ClientReport, Evidence, Found, YIELDS_WITHIN_NS};
 use crate::fault::{Act, Kind, Who};
-use crate::plan::Plan;
+use crate::plan::{Plan, Scheme};
 
 /// How far the clocks of captures, daemons and campaign may seem apart.
 const CLOCKS_NS: u64 = 1_000_000;
@@ -77,7 +77,7 @@ pub struct Rule {
 }
 
 /// All of them.
-pub const RULES: [Rule; 7] = [
+pub const RULES: [Rule; 8] = [
     Rule {
         name: "both-dead",
         why: "the new primary's host died before the other node had joined it again: no node is \
@@ -129,6 +129,24 @@ pub const RULES: [Rule; 7] = [
         excuses: |c, evidence| {
             let over_ns = evidence.over_ns.unwrap_or(u64::MAX);
             let found = c.is_found(&["I1", "I4", "I5"]) && c.is_older_than(evidence.over_ns);
+            c.sort == Sort::ClientError
+                || (c.sort == Sort::Reset || found) && c.is_within(&(over_ns..=u64::MAX))
+        },
+        apart: false,
+    },
+    Rule {
+        name: "partition-contested",
+        why: "both nodes served in a partition, and what they said differs, as replies of the scheme \
+              message do: the one that gives way resets what it has served before it is silent, \
+              since nobody can say with whose bytes a client goes on",
+        about: |plan, evidence| {
+            plan.kind == Kind::Partition
+                && plan.scheme == Scheme::Message
+                && evidence.rivalry().is_some()
+        },
+        excuses: |c, evidence| {
+            let over_ns = evidence.over_ns.unwrap_or(u64::MAX);
+            let found = c.is_found(&["I5"]) && c.is_older_than(evidence.over_ns);
             c.sort == Sort::ClientError
                 || (c.sort == Sort::Reset || found) && c.is_within(&(over_ns..=u64::MAX))
         },
@@ -429,12 +447,21 @@ mod tests {
         error: Option<&'static str>,
     }
 
+    /// The same where replies differ.
+    fn contested(said: Vec<Said>, findings: Vec<Found>, error: Option<&'static str>) -> Outcome {
+        Partition { said, findings, error }.judged(Scheme::Message)
+    }
+
     const OVER_NS: u64 = 2_000_000_000;
     const MS: u64 = 1_000_000;
 
     impl Partition {
         fn outcome(self) -> Outcome {
-            let plan = plan(Kind::Partition, |_| true);
+            self.judged(Scheme::Track)
+        }
+
+        fn judged(self, scheme: Scheme) -> Outcome {
+            let plan = plan(Kind::Partition, |plan| plan.scheme == scheme);
             let clients = vec![client(0, self.error, false)];
             let mut evidence = of(&plan, clients);
             evidence.done[0].node = Some("a".into());
@@ -517,6 +544,19 @@ mod tests {
             assert!(is_failed(outcome(lost(), vec![new], None)), "{class}: of afterwards");
         }
         assert!(is_failed(outcome(lost(), vec![between("I3", 500, 900)], None)));
+    }
+
+    #[test]
+    fn a_partition_under_message_ends_connections_and_changes_no_byte() {
+        let met = || met("stays", 20, 30);
+        let explained = Outcome::Explained(vec!["partition-contested", "partition"]);
+        assert_eq!(contested(met(), vec![], Some("reset")), explained);
+        for class in ["I1", "I6"] {
+            let outcome = contested(met(), vec![between(class, 500, 900)], None);
+            assert!(matches!(outcome, Outcome::Failed(_)), "{class}");
+        }
+        let nobody_met = contested(vec![], vec![], Some("reset"));
+        assert!(matches!(nobody_met, Outcome::Failed(_)), "only one has served");
     }
 
     #[test]

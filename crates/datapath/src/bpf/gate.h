@@ -99,7 +99,7 @@ unheld:
 }
 
 /* shutdown() and close() change the state before TCP queues its FIN: the FIN will be at write_seq.
- * A server that crashes says nothing (C4): the kernel closes for it, behind the fence. */
+ * For a server that has crashed the kernel closes, behind the fence. */
 static __always_inline void moved(struct bpf_sock_ops *ops, __u32 from, __u32 to)
 {
 	bool running = from == BPF_TCP_ESTABLISHED || from == BPF_TCP_CLOSE_WAIT;
@@ -107,16 +107,16 @@ static __always_inline void moved(struct bpf_sock_ops *ops, __u32 from, __u32 to
 	struct tcp_sock *tcp;
 	struct gate *gate;
 
-	if (!sk || ctl.crash_fenced ||
-	    !(to == BPF_TCP_CLOSE ||
-	      (running && (to == BPF_TCP_FIN_WAIT1 || to == BPF_TCP_LAST_ACK))))
+	if (!sk || !(to == BPF_TCP_CLOSE ||
+		     (running && (to == BPF_TCP_FIN_WAIT1 || to == BPF_TCP_LAST_ACK))))
 		return;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	gate = bpf_sk_storage_get(&gates, sk, NULL, 0);
 	if (!tcp || !gate)
 		return;
 	if (to != BPF_TCP_CLOSE)
-		report(&gate->key, OUTPUT_ENDED, tcp->write_seq);
+		report(&gate->key, ctl.crash_fenced ? OUTPUT_CRASHED : OUTPUT_ENDED,
+		       tcp->write_seq);
 	else
 		report(&gate->key, running ? OUTPUT_ABORTED : OUTPUT_GONE, tcp->write_seq);
 }

@@ -223,6 +223,8 @@ enum output_kind {
 	OUTPUT_ABORTED = 4, /* the same, by a reset of either side */
 	OUTPUT_LOST = 5,    /* a write at `seq` found the ring full and is held, but not captured */
 	OUTPUT_UNHELD = 6,  /* a connection could not get a gate: all of its output leaves at once */
+	OUTPUT_CRASHED = 8, /* like OUTPUT_ENDED, but the server did not mean it: it crashed, and the
+			     * kernel closes for it */
 	OUTPUT_UNREAD = 7,  /* the server read, and left bytes unread: see `ring` */
 };
 

@@ -86,7 +86,7 @@ impl Story {
                 self.bytes.truncate(at);
                 self.bytes.extend_from_slice(payload);
             }
-            Output::Ended { seq, .. } => {
+            Output::Ended { seq, .. } | Output::Crashed { seq, .. } => {
                 self.start.get_or_insert(seq);
                 self.ended = Some(seq);
             }
@@ -136,7 +136,7 @@ impl Daemon {
                         // The end had been reported before its last bytes.
                         edge.wrapping_add(u32::from(end == Some(edge)))
                     }
-                    Output::Ended { seq, .. } => seq.wrapping_add(1),
+                    Output::Ended { seq, .. } | Output::Crashed { seq, .. } => seq.wrapping_add(1),
                     Output::Unread { .. } => {
                         ringer.iter().for_each(|ringer| ringer.ring().expect("the kernel rings"));
                         return;

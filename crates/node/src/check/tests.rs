@@ -46,7 +46,7 @@ command = ["no-such-program"]
 user = "no-such-user"
 workdir = "/nonexistent"
 scheme = "message"
-reply_budget_kib = 524288
+reply_budget_kib = 262144
 "#;
     let config = Config::parse(text, Path::new("f.toml")).unwrap();
     let report = run(Some(&config));
@@ -55,7 +55,7 @@ reply_budget_kib = 524288
         ("interfaces", "no interface no-such-link"),
         ("interfaces", "lo, the service interface, has no Ethernet address"),
         ("interfaces", "lo does not have 192.0.2.1"),
-        ("send-buffer", "less than 1073741823"),
+        ("send-buffer", "less than 671416320"),
         ("key", "/nonexistent/key"),
         ("state-dir", "/dev/null/nowhere"),
         ("service-user", "no-such-user"),

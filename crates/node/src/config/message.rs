@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::reader::{Problems, Table};
 use super::{Scheme, Service};
 
-/// More than half a GiB cannot be held: see [`SEND_BUFFER_MAX`].
-const REPLY_BUDGET_KIB: RangeInclusive<u32> = 16..=524_288;
+/// More than a quarter of a GiB cannot be held: see [`SEND_BUFFER_MAX`].
+const REPLY_BUDGET_KIB: RangeInclusive<u32> = 16..=262_144;
 
 /// What a super-segment has at most, in bytes ("BIG TCP" apart, which is for those who ask for it).
 const SEGMENT: u32 = 64 << 10;
@@ -27,7 +27,7 @@ const FLOW_BYTES_MIN: usize = 8 << 20;
 /// keys in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// The longest reply that is held until it is whole, in KiB with its head: 16..=524288.
+    /// The longest reply that is held until it is whole, in KiB with its head: 16..=262144.
     pub reply_budget_kib: u32,
     /// What is done with a longer one.
     pub long_replies: Excess,

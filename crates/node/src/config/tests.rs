@@ -136,8 +136,8 @@ fn the_keys_of_message_become_the_policy_of_the_reply_log() {
 fn what_message_cannot_use_is_refused() {
     let with = |line: &str| format!("scheme = \"message\"\n{line}");
     for (line, key, says) in [
-        ("reply_budget_kib = 15", "reply_budget_kib", "from 16 to 524288"),
-        ("reply_budget_kib = 524289", "reply_budget_kib", "from 16 to 524288"),
+        ("reply_budget_kib = 15", "reply_budget_kib", "from 16 to 262144"),
+        ("reply_budget_kib = 262145", "reply_budget_kib", "from 16 to 262144"),
         ("reply_budget_kib = 131072", "reply_budget_kib", "raise budget.replies_mib to 897"),
         ("long_replies = \"streem\"", "long_replies", "did you mean \"stream\"?"),
         ("long_replies = \"no\"", "long_replies", "write \"stream\" or \"regenerate\""),

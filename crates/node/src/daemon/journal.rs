@@ -38,6 +38,9 @@ pub enum Order {
     Promote(Decision),
     /// Forget every flow and destroy the service's sockets. Answered when the flows are gone.
     Discard(Sender<()>),
+    /// The peer has served at the same time, and stays. Answered when clients have been told what
+    /// that costs.
+    GiveWay(Sender<()>),
     /// This node is the armed backup of this epoch: hear what the primary's servers write.
     Pair(u64),
     /// It is no backup, and takes nothing over.
@@ -69,11 +72,17 @@ pub struct Worker {
     pub thread: JoinHandle<()>,
 }
 
-/// Starts the thread. `endpoints` are the services' addresses; `make` builds the engine and the
+/// Whose sockets the thread ends: the addresses of all services, and of those that hold output.
+pub struct Endpoints {
+    pub all: Vec<(std::net::IpAddr, u16)>,
+    pub held: Vec<(std::net::IpAddr, u16)>,
+}
+
+/// Starts the thread. `make` builds the engine and the
 /// reader in the new thread, where they stay.
 pub fn start(
     make: impl FnOnce() -> anyhow::Result<(Engine, datapath::LogSource, Option<Call>)> + Send + 'static,
-    endpoints: Vec<(std::net::IpAddr, u16)>,
+    endpoints: Endpoints,
     membership: Post<membership::Message>,
     events: Events,
 ) -> anyhow::Result<Worker> {
@@ -122,7 +131,7 @@ pub fn come_first() {
 struct Keeper {
     engine: Rc<RefCell<Engine>>,
     log: RingReader<'static>,
-    endpoints: Vec<(std::net::IpAddr, u16)>,
+    endpoints: Endpoints,
     membership: Post<membership::Message>,
     events: Events,
     report: Arc<Mutex<Report>>,
@@ -165,6 +174,12 @@ impl Keeper {
                         report.timeline = Some(Timeline { decision, began });
                     }
                     Order::Discard(done) => self.discard(&done),
+                    Order::GiveWay(done) => {
+                        self.engine.borrow_mut().reset_contested();
+                        // Connections that began here, or have always been here.
+                        self.destroy(&self.endpoints.held);
+                        let _ = done.send(());
+                    }
                     Order::Pair(epoch) => {
                         call.iter_mut().for_each(|call| call.pair(epoch, Instant::now()));
                     }
@@ -201,7 +216,11 @@ impl Keeper {
         // The membership thread waits for this much; sockets may take their time, since their
         // output is fenced.
         let _ = done.send(());
-        match hostnet::destroy_sockets(&self.endpoints) {
+        self.destroy(&self.endpoints.all);
+    }
+
+    fn destroy(&self, endpoints: &[(std::net::IpAddr, u16)]) {
+        match hostnet::destroy_sockets(endpoints) {
             Ok(0) => {}
             Ok(count) => tracing::info!("{count} connections of an earlier epoch destroyed"),
             Err(error) => tracing::warn!(%error, "connections of an earlier epoch remain"),

@@ -383,6 +383,9 @@ impl Membership {
                 // A lease in answer means that nobody else can carry the flows.
                 if actions.iter().any(|action| matches!(action, Action::Lease { .. })) {
                     self.switchboard.clear_crash_fence();
+                    if let Some(output) = &self.output {
+                        output.send(output::Order::CrashKept);
+                    }
                 }
                 self.carry_out(actions);
             }
@@ -537,6 +540,9 @@ impl Membership {
                     if let cluster::Notice::Suspected { last_heard, .. } = notice {
                         self.silence = Some((last_heard, hostnet::now_boottime_ns()));
                     }
+                    if let cluster::Notice::TwoPrimaries { yielded: true, .. } = notice {
+                        self.give_way();
+                    }
                     let (event, text, fields) = notices::describe(&notice);
                     self.events.add(event, &text, fields);
                 }
@@ -641,6 +647,17 @@ impl Membership {
             // Going on would let old flows look protected.
             tracing::error!("the journal does not answer; this node ends");
             std::process::abort();
+        }
+    }
+
+    /// The last that this node says before its fence closes. It does not hold up the fence for long.
+    fn give_way(&self) {
+        if self.output.is_some() {
+            let (done, wait) = mpsc::channel();
+            self.journal.send(Order::GiveWay(done));
+            if wait.recv_timeout(self.detection / 2).is_err() {
+                tracing::warn!("not all clients could be told that the peer serves as well");
+            }
         }
     }
 

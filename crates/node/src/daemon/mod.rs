@@ -118,7 +118,9 @@ pub fn run(config: Config) -> anyhow::Result<()> {
             }
             Ok((engine, log, call))
         };
-        journal::start(make, endpoints.clone(), post.clone(), events.clone())?
+        let endpoints =
+            journal::Endpoints { all: endpoints.clone(), held: held_endpoints(&config) };
+        journal::start(make, endpoints, post.clone(), events.clone())?
     };
     // What a predecessor's server still holds can be carried on by nobody here.
     hostnet::destroy_sockets(&endpoints)?;
@@ -331,6 +333,12 @@ fn endpoints(config: &Config) -> Vec<Vec<(IpAddr, u16)>> {
         service.addresses.iter().map(|&address| (address, service.port)).collect()
     };
     config.services.iter().map(of).collect()
+}
+
+/// Those of services whose output is held.
+fn held_endpoints(config: &Config) -> Vec<(IpAddr, u16)> {
+    let services = config.services.iter().zip(endpoints(config));
+    services.filter(|(service, _)| service.message.is_some()).flat_map(|(_, e)| e).collect()
 }
 
 fn core(config: &Config) -> anyhow::Result<Core> {

@@ -35,6 +35,8 @@ pub enum Order {
     },
     /// It has none: nothing is held any more.
     Simplex,
+    /// A server has crashed, and nobody else can carry its connections on: they end.
+    CrashKept,
     /// It does not serve.
     Silent,
     Stop,
@@ -113,15 +115,29 @@ struct Told {
     frames: Writer,
     /// A server waits beside unread bytes.
     unread: bool,
+    /// Where streams end of which the server has crashed. The backup does not hear of them if it is
+    /// to carry them on.
+    crashed: Vec<(FlowKey, u32)>,
+    /// It cannot: they have ended.
+    kept: bool,
 }
 
 impl Told {
+    fn keep_crashed(&mut self) {
+        self.kept = true;
+        for (key, seq) in std::mem::take(&mut self.crashed) {
+            self.written(key, seq, &[], true);
+        }
+    }
+
     fn tell(&mut self, output: &Output, payload: &[u8]) {
         let key = output.flow();
         let flow = name_of(&key);
         match *output {
             Output::Bytes { seq, .. } => self.written(key, seq, payload, false),
             Output::Ended { seq, .. } => self.written(key, seq, &[], true),
+            Output::Crashed { seq, .. } if self.kept => self.written(key, seq, &[], true),
+            Output::Crashed { seq, .. } => self.crashed.push((key, seq)),
             Output::Gone { .. } | Output::Aborted { .. } => {
                 self.flows.remove(&key);
                 self.frames.push(&Record::Over { flow });
@@ -244,6 +260,7 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
                     primary.end(&mut told.borrow_mut());
                     primary.open_all();
                 }
+                Order::CrashKept => told.borrow_mut().keep_crashed(),
                 Order::Silent => primary.end(&mut told.borrow_mut()),
                 Order::Stop => return Ok(()),
             }
