@@ -142,6 +142,11 @@ impl Held {
         self.records.push(Record::Open { flow: name_of(key) });
     }
 
+    /// Was the flow opened?
+    pub fn is_open(&self, key: &FlowKey) -> bool {
+        self.log.why_open(key).is_some()
+    }
+
     /// The offset in front of which the instream is not needed any more.
     pub fn instream_needed_from(&self, key: &FlowKey) -> Option<u64> {
         self.log.instream_needed_from(key)

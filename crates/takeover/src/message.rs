@@ -124,7 +124,10 @@ impl Engine {
                 let key = key_of(flow);
                 let written = Written { seq: *seq, bytes: payload, fin: *fin };
                 let why = message.held.on_output(&key, written, now);
-                if why.is_none() {
+                if why.is_none() && message.held.is_open(&key) {
+                    // It was captured, so its gate has not heard of it.
+                    message.held.open_gate(&key);
+                } else if why.is_none() {
                     self.free_answered(&key);
                 }
                 (key, why)

@@ -106,6 +106,10 @@ impl Call {
     /// Calls, hears and speaks. `drain` reads the log: a reply comes after its request. `ready`:
     /// poll(2) says that there is something to hear, or room to speak.
     pub fn turn(&mut self, engine: &RefCell<Engine>, drain: impl Fn(), ready: bool, now: Instant) {
+        if !self.listed {
+            // Nobody is there to be told, and who comes is told what counts then.
+            engine.borrow_mut().take_records();
+        }
         let Some(epoch) = self.epoch else { return };
         if self.stream.is_none() && now >= self.call_at {
             self.call_at = now + AGAIN;
@@ -163,8 +167,6 @@ impl Call {
             if !self.listed {
                 self.listed = true;
                 self.reported = false;
-                // What was to be said before is in the list, or is said by the primary again.
-                engine.take_records();
                 for record in engine.holdings() {
                     self.frames.push(&record);
                 }
