@@ -163,6 +163,8 @@ impl Witness {
         let wall = Wall::read();
         let (mut handovers, mut beginnings, mut resets) = (Vec::new(), Vec::new(), Vec::new());
         let mut simplex = Vec::<Interval>::new();
+        // Since when each node is primary. It says so at once, and why when it has the time.
+        let mut primary_since = BTreeMap::<&str, u64>::new();
         for ((boottime_ns, node, _), event) in &known.events {
             let at_ns = wall.ns(*boottime_ns);
             let since_ns = at_ns - TOLD_AFTER_NS;
@@ -176,7 +178,13 @@ impl Witness {
             }
             let open = simplex.last_mut().filter(|i| i.to_ns.is_none());
             match event.event.as_str() {
-                "promoted" => handovers.push(handover(other(node), node)),
+                "role" if event.fields.get("role") == Some(&"primary".into()) => {
+                    primary_since.insert(node, since_ns);
+                }
+                "promoted" => {
+                    let at_ns = primary_since.get(node).map_or(since_ns, |at| since_ns.min(*at));
+                    handovers.push(Handover { at_ns, ..handover(other(node), node) });
+                }
                 // Of two that served, one does from now on. It need not report that: the other one
                 // may have given way before it is heard.
                 "two_primaries" if event.fields.get("yielded") == Some(&true.into()) => {
