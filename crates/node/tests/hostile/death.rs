@@ -120,6 +120,10 @@ fn a_takeover_tells_its_steps() {
     let steps = ["last_heard", "suspected", "promoted", "first_open", "last_open"].map(at);
     assert!(steps.is_sorted(), "{steps:?}");
     assert!(steps[1] - steps[0] >= DETECTION_NS, "{steps:?}");
+    // Another thread writes the events down.
+    stage.until("b says that all flows are open", || {
+        stage.events("b").iter().any(|e| e["event"] == "all_open")
+    });
     let told: Vec<String> = stage.events("b").iter().map(|e| e["event"].to_string()).collect();
     let place = |name: &str| told.iter().position(|e| e.contains(name)).expect(name);
     let told = ["suspected", "promoted", "first_open", "all_open"].map(place);
