@@ -98,6 +98,14 @@ pub struct Moment {
     pub detail: String,
 }
 
+/// The timeline as operators read it.
+pub(crate) fn print_timeline(timeline: &[Moment]) {
+    println!("\n      ms");
+    for moment in timeline {
+        println!("{:>8.1}  {:<16} {}", moment.ms, moment.what, moment.detail);
+    }
+}
+
 /// Everything that the report on downloads is made from.
 #[derive(Clone, Debug)]
 pub struct Findings {

@@ -18,7 +18,7 @@ use crate::download::{Client, Download, Outcome};
 use crate::idle::{Idle, IdleReport};
 use crate::interrupt;
 use crate::pair::{Pair, Service, Spec, other};
-use crate::report::{Course, Findings, IdleSummary, Report};
+use crate::report::{Course, Findings, IdleSummary, Report, print_timeline};
 use crate::server::Server;
 use crate::shop;
 
@@ -278,10 +278,7 @@ fn conclude(
 }
 
 fn print(report: &Report) {
-    println!("\n      ms");
-    for moment in &report.timeline {
-        println!("{:>8.1}  {:<16} {}", moment.ms, moment.what, moment.detail);
-    }
+    print_timeline(&report.timeline);
     let gap = report.gap_ms;
     println!(
         "\nLongest stall of a download: p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms.",

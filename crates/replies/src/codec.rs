@@ -82,11 +82,6 @@ pub enum Record {
         /// The first byte that is missing.
         seq: u32,
     },
-    /// Primary: the connection is over, nothing more will come of it.
-    Over {
-        /// The flow.
-        flow: FlowName,
-    },
     /// Backup: what is in front of `seq` may leave, and is needed by nobody any more. Repeats in the
     /// stream what an order has said already, so that no lost order is missed for long.
     Release {

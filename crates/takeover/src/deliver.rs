@@ -8,10 +8,11 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use datapath::FlowKey;
+use nix::sys::socket::{setsockopt, sockopt};
 
 /// Bytes that one delivery writes or reads before it is another one's turn.
 const TURN: usize = 256 * 1024;
@@ -194,20 +195,8 @@ fn discard(child: &mut TcpStream) -> Discarded {
 
 /// The connection is gone without a segment.
 pub(crate) fn vanish(child: TcpStream) {
-    let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open, and the option is an int that lives through the call.
-    let result = unsafe {
-        libc::setsockopt(
-            child.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_REPAIR,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
     // A socket that is closed already has nothing to say either.
-    if result != 0 {
-        let error = io::Error::last_os_error();
+    if let Err(error) = setsockopt(&child, sockopt::TcpRepair, &1) {
         tracing::warn!(%error, "a child that delivered a reply may reset its connection");
     }
 }

@@ -144,6 +144,16 @@ enum Start {
     At { instream: u64, position: u32 },
 }
 
+/// How a flow is carried on.
+enum Way {
+    /// By a server, at once.
+    Begin(Start),
+    /// So many bytes of logged replies come first. Meanwhile what the client sends is read, or left.
+    Deliver { logged: u64, reads: bool },
+    /// Not at all.
+    Reset(ResetReason),
+}
+
 struct Adoption {
     replay: Replay,
     flow: Flow,
@@ -404,9 +414,10 @@ impl Engine {
 
     fn take_over(&mut self, key: FlowKey, flow: Flow, now: Instant) {
         self.progress.flows += 1;
-        match self.start_of(&key, &flow) {
-            Some(start) => self.begin(key, flow, start, now),
-            None => self.resume_held(key, flow, now),
+        match self.way_of(&key, &flow) {
+            Way::Begin(start) => self.begin(key, flow, start, now),
+            Way::Deliver { logged, reads } => self.deliver(key, flow, logged, reads, now),
+            Way::Reset(reason) => self.reset(&key, flow.una(), reason),
         }
     }
 

@@ -17,9 +17,9 @@ use thiserror::Error;
 
 use crate::deliver::{self, Delivery, Lingering, Listener, Step};
 use crate::held::{Held, Written, key_of};
-use crate::{Duty, Engine, GIVE_UP, Notice, ResetReason, Start, forge};
+use crate::{Duty, Engine, GIVE_UP, Notice, ResetReason, Start, Way, forge};
 
-/// How often deliveries are looked at; longer if there are many, at 5 us each.
+/// How often deliveries are looked at; less often if there are many, at 5 us each.
 const DRIVE: Duration = Duration::from_millis(2);
 const DRIVE_EACH: Duration = Duration::from_micros(10);
 
@@ -134,13 +134,9 @@ impl Engine {
             }
             Record::Lost { flow, .. } => {
                 let key = key_of(flow);
-                // Unknown or opened already: it is said again.
-                let _ = message.held.give_up(&key, Why::NotCaptured, now);
-                (key, Some(Why::NotCaptured))
+                self.give_up(&key, Why::NotCaptured, now);
+                return Ok(());
             }
-            // The data path logs the end of every flow, in its place among the client's segments;
-            // this may be of an older one with the same addresses.
-            Record::Over { .. } => return Ok(()),
             _ => return Err(NotAnswered),
         };
         if let Some(why) = why {
@@ -152,11 +148,9 @@ impl Engine {
     /// The primary's daemon cannot be heard, and its servers wait for orders: what is held is opened,
     /// and opened again if it was before, since the orders may not have arrived.
     pub fn open_held(&mut self, now: Instant) {
-        let (Some(message), Duty::Backup) = (&mut self.message, &self.duty) else { return };
+        let (Some(message), Duty::Backup) = (&self.message, &self.duty) else { return };
         for key in message.held.keys() {
-            let message = self.message.as_mut().expect("it was there a moment ago");
-            let _ = message.held.give_up(&key, Why::Gap, now);
-            self.unprotect(&key, Why::Gap);
+            self.give_up(&key, Why::Gap, now);
         }
     }
 
@@ -220,6 +214,14 @@ impl Engine {
         }
     }
 
+    /// Opens a flow, be it followed, unknown, or open already: then it is said again.
+    fn give_up(&mut self, key: &FlowKey, why: Why, now: Instant) {
+        if let Some(message) = &mut self.message {
+            let _ = message.held.give_up(key, why, now);
+            self.unprotect(key, why);
+        }
+    }
+
     /// The reply log has given the flow up. No takeover may rely on it before its server's output is
     /// free to leave.
     fn unprotect(&mut self, key: &FlowKey, why: Why) {
@@ -251,18 +253,24 @@ impl Engine {
         }
     }
 
-    /// Where a flow's new server begins, if nothing has to be delivered before; `None`: ask
-    /// [`Engine::resume_held`].
-    pub(crate) fn start_of(&mut self, key: &FlowKey, flow: &Flow) -> Option<Start> {
-        let Some(message) = &mut self.message else { return Some(Start::First) };
-        if !message.held.holds(flow.service()) {
-            return Some(Start::First);
-        }
-        match message.held.plan(key, flow.una()) {
+    /// How a flow is carried on: one that is not held, by a server that repeats what its client has.
+    pub(crate) fn way_of(&mut self, key: &FlowKey, flow: &Flow) -> Way {
+        let held = self.message.as_mut().map(|message| &mut message.held);
+        let Some(held) = held.filter(|held| held.holds(flow.service())) else {
+            return Way::Begin(Start::First);
+        };
+        match held.plan(key, flow.una()) {
+            None => Way::Reset(ResetReason::NotLogged),
+            Some(Plan::Reset { why, logged: 0 }) => Way::Reset(reason_of(why)),
             Some(Plan::Adopt { instream, position, logged: 0, .. }) => {
-                Some(Start::At { instream, position })
+                Way::Begin(Start::At { instream, position })
             }
-            _ => None,
+            Some(Plan::Adopt { logged, .. } | Plan::Reset { logged, .. }) => {
+                Way::Deliver { logged, reads: false }
+            }
+            Some(Plan::Finish { logged, .. } | Plan::WaitForBody { logged }) => {
+                Way::Deliver { logged, reads: true }
+            }
         }
     }
 
@@ -270,20 +278,17 @@ impl Engine {
         self.message.as_ref().is_some_and(|message| message.deliveries.contains_key(key))
     }
 
-    /// Carries a held flow on that has something to be delivered first, or cannot be carried on.
-    pub(crate) fn resume_held(&mut self, key: FlowKey, mut flow: Flow, now: Instant) {
-        let una = flow.una();
-        let plan = self.message.as_mut().and_then(|message| message.held.plan(&key, una));
-        let (logged, reads) = match plan {
-            None => return self.reset(&key, una, ResetReason::NotLogged),
-            Some(Plan::Reset { why, logged: 0 }) => {
-                return self.reset(&key, una, reason_of(why));
-            }
-            Some(Plan::Adopt { logged, .. } | Plan::Reset { logged, .. }) => (logged, false),
-            Some(Plan::Finish { logged, .. } | Plan::WaitForBody { logged }) => (logged, true),
-        };
+    /// Lets a child of the daemon's own send what is logged.
+    pub(crate) fn deliver(
+        &mut self,
+        key: FlowKey,
+        mut flow: Flow,
+        logged: u64,
+        reads: bool,
+        now: Instant,
+    ) {
         let Some(instream) = self.journal.instream(&key) else {
-            return self.reset(&key, una, ResetReason::NotLogged);
+            return self.reset(&key, flow.una(), ResetReason::NotLogged);
         };
         let birth = flow.deliver(instream.rcv_nxt());
         if !self.table.begin_delivery(&key, &flow) {
@@ -354,13 +359,16 @@ impl Engine {
             Some(Stage::Sending) | None => {}
         }
         let Some(carried) = self.carried(key) else { return };
-        if carried.stage == Stage::Unborn && carried.delivery.is_born() {
+        let is_new = carried.stage == Stage::Unborn && carried.delivery.is_born();
+        if is_new {
             carried.stage = Stage::Sending;
+        }
+        let (stage, late, una) = (carried.stage, now >= carried.give_up, carried.flow.una());
+        let step = carried.delivery.drive();
+        if is_new {
             self.note_open(now);
         }
-        let Some(carried) = self.carried(key) else { return };
-        let (stage, late, una) = (carried.stage, now >= carried.give_up, carried.flow.una());
-        match carried.delivery.drive() {
+        match step {
             Step::Waiting if stage == Stage::Unborn && late => {
                 self.reset(key, una, ResetReason::NotAccepted);
             }

@@ -16,7 +16,7 @@ use crate::clock::Bell;
 use crate::display::{Display, Unit};
 use crate::interrupt;
 use crate::pair::{Pair, other};
-use crate::report::{Course, FlowSummary, Gap, Moment};
+use crate::report::{Course, FlowSummary, Gap, Moment, print_timeline};
 use crate::run::Options;
 
 /// How long a client waits for the next byte.
@@ -205,10 +205,7 @@ fn failure(kill: &Kill, victim: &str) -> String {
 
 fn print(report: &Report, failure: &str) {
     let count = |number: usize| HumanCount(number as u64).to_string();
-    println!("\n      ms");
-    for moment in &report.timeline {
-        println!("{:>8.1}  {:<16} {}", moment.ms, moment.what, moment.detail);
-    }
+    print_timeline(&report.timeline);
     let gap = report.gap_ms;
     println!(
         "\nLongest wait of a client: p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms.",

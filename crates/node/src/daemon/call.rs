@@ -94,13 +94,9 @@ impl Call {
     /// When there is something to do at the latest.
     pub fn due(&self) -> Option<Instant> {
         self.epoch?;
-        Some(match &self.stream {
-            None => self.call_at.min(self.open_at),
-            Some(stream) if self.listed => return stream.deadline(),
-            Some(stream) => {
-                stream.deadline().into_iter().fold(self.open_at, |due, deadline| due.min(deadline))
-            }
-        })
+        let call = self.stream.is_none().then_some(self.call_at);
+        let open = (!self.listed).then_some(self.open_at);
+        self.deadline().into_iter().chain(call).chain(open).min()
     }
 
     /// Calls, hears and speaks. `drain` reads the log: a reply comes after its request. `ready`:
@@ -129,14 +125,12 @@ impl Call {
 
     /// The primary is dead: hears what it has said to the end.
     pub fn last_words(&mut self, engine: &RefCell<Engine>, drain: impl Fn(), now: Instant) {
-        let mut more = self.stream.is_some();
-        while more {
-            match self.hear(engine, &drain, now) {
-                Ok(again) => more = again,
-                Err(_) => more = false,
-            }
-        }
+        while let Ok(true) = self.hear(engine, &drain, now) {}
         self.unpair();
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.stream.as_ref().and_then(Stream::deadline)
     }
 
     fn call(&mut self, epoch: u64, now: Instant) {
@@ -157,7 +151,7 @@ impl Call {
         ready: bool,
         now: Instant,
     ) -> Result<(), Broken> {
-        let late = self.stream.as_ref().and_then(Stream::deadline).is_some_and(|at| now >= at);
+        let late = self.deadline().is_some_and(|at| now >= at);
         if ready || late {
             while self.hear(engine, &drain, now)? {}
         }
@@ -191,10 +185,7 @@ impl Call {
         // Also what came before the end.
         drain();
         while let Some((record, payload)) = stream.next_record()? {
-            engine
-                .borrow_mut()
-                .on_reply_record(&record, payload, now)
-                .map_err(|_| Broken::Role("the primary sent a record that only a backup sends"))?;
+            engine.borrow_mut().on_reply_record(&record, payload, now)?;
         }
         received
     }

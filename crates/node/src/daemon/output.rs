@@ -132,16 +132,14 @@ impl Told {
 
     fn tell(&mut self, output: &Output, payload: &[u8]) {
         let key = output.flow();
-        let flow = name_of(&key);
         match *output {
             Output::Bytes { seq, .. } => self.written(key, seq, payload, false),
             Output::Ended { seq, .. } => self.written(key, seq, &[], true),
             Output::Crashed { seq, .. } if self.kept => self.written(key, seq, &[], true),
             Output::Crashed { seq, .. } => self.crashed.push((key, seq)),
-            Output::Gone { .. } | Output::Aborted { .. } => {
-                self.flows.remove(&key);
-                self.frames.push(&Record::Over { flow });
-            }
+            // The backup need not be told: its data path logs the end of every flow, in its place among
+            // the client's segments, and tells it from a new one with the same addresses.
+            Output::Gone { .. } | Output::Aborted { .. } => drop(self.flows.remove(&key)),
             Output::Lost { seq, .. } => self.lost(key, seq),
             // What it writes leaves at once: the backup must know. Its end is not told here.
             Output::Unheld { .. } => {
@@ -398,9 +396,7 @@ impl Primary {
                     }
                     self.order(&key, self.orders.open(&key));
                 }
-                _ => {
-                    return Err(Broken::Role("the backup sent a record that only a primary sends"));
-                }
+                _ => return Err(Broken::NotAsked),
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use control::{Identity, Psk, Rng, StreamError};
 use nix::poll::PollFlags;
 use replies::codec::{Malformed, Reader, Record, Writer};
 use socket2::{Domain, Protocol, Socket, Type};
+use takeover::NotAnswered;
 use thiserror::Error;
 
 /// How long the two may take to know each other.
@@ -41,8 +42,10 @@ pub enum Broken {
     Sealed(#[from] StreamError),
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    #[error("{0}")]
-    Role(&'static str),
+    #[error(transparent)]
+    NotAnswered(#[from] NotAnswered),
+    #[error("the backup sent a record that only a primary sends")]
+    NotAsked,
 }
 
 /// One end of a connection.
@@ -148,9 +151,7 @@ impl Stream {
                     }
                     turn = turn.saturating_sub(count);
                 }
-                // Not connected yet.
-                Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if must_wait(&error) => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
@@ -203,14 +204,18 @@ impl Stream {
         while !self.sealed.to_send().is_empty() {
             match self.socket.write(self.sealed.to_send()) {
                 Ok(count) => self.sealed.sent(count),
-                Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if must_wait(&error) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
+}
+
+/// There is nothing to read, no room to write, or no connection yet.
+fn must_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }
 
 fn seal(sealed: &mut control::Stream, frames: &mut Writer) {
