@@ -17,6 +17,9 @@
 //!   node is gone. Nothing but a fresh statement takes a right from its sender. This is what
 //!   makes queues that drain after a pause harmless.
 //! - **Attentive.** Silence counts only while this node was running.
+//! - **Present.** The alone wait bears pauses too short to miss a peer in: a lease is written only
+//!   by a node that has run, and sent, for a detection time. So a node that stops for a moment
+//!   each second still serves one day.
 //! - **Doubt.** A node that did not send for most of a detection time may have been given up by
 //!   a peer that has since frozen. Until the peer has answered a newer heartbeat, silence proves
 //!   nothing; only the alone wait, longer than any unattended kernel goes on, does.
@@ -108,6 +111,8 @@ pub struct Core {
 
     born: Nanos,
     pub(crate) attentive_since: Nanos,
+    /// End of the last pause long enough to miss a living peer in; see the file's head.
+    pub(crate) present_since: Nanos,
     /// See the file's head. Meaningful while armed or duplex.
     pub(crate) doubt: bool,
     /// First heartbeat sent after the last gap.
@@ -149,6 +154,7 @@ impl Core {
             rival_reported: None,
             born: now,
             attentive_since: now,
+            present_since: now,
             doubt: false,
             wake_seq: 0,
             seq: 0,
@@ -231,8 +237,20 @@ impl Core {
 
     /// For how long the peer has not been heard while this node was listening.
     pub(crate) fn silence(&self) -> Nanos {
-        let heard = self.peer.as_ref().map_or(self.born, |peer| peer.heard_at);
-        self.now - heard.max(self.attentive_since)
+        self.now - self.heard_at().max(self.attentive_since)
+    }
+
+    /// Whether the alone wait is over: the peer, if there is one, holds no lease.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_silent() && self.now >= self.alone_at()
+    }
+
+    fn alone_at(&self) -> Nanos {
+        self.heard_at().max(self.present_since) + self.config.alone_wait()
+    }
+
+    fn heard_at(&self) -> Nanos {
+        self.peer.as_ref().map_or(self.born, |peer| peer.heard_at)
     }
 
     /// The peer's statement, unless it is silent.
@@ -422,7 +440,7 @@ impl Core {
 
     fn next_wake(&self) -> Nanos {
         let silent_since = self.now - self.silence();
-        [silent_since + self.config.detection, silent_since + self.config.alone_wait()]
+        [silent_since + self.config.detection, self.alone_at()]
             .into_iter()
             .filter(|&at| at > self.now)
             .fold(self.next_beat(), Nanos::min)

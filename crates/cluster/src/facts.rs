@@ -11,13 +11,16 @@ use crate::notice::{HandoverReason, Notice};
 impl Core {
     pub(crate) fn notice_own_pause(&mut self, gap: Nanos) {
         if !self.started {
-            self.attentive_since = self.now;
+            (self.attentive_since, self.present_since) = (self.now, self.now);
             return;
         }
         if gap > self.config.inattentive_gap() {
             self.attentive_since = self.now;
             self.wake_seq = self.seq + 1;
             self.out.push(Action::Report(Notice::Paused { gap }));
+        }
+        if gap >= self.config.doubt_gap() {
+            self.present_since = self.now;
         }
         let unsent = self.last_sent.as_ref().map_or(0, |msg| self.now - msg.sent_at.min(self.now));
         if unsent >= self.config.doubt_gap() {
@@ -68,7 +71,7 @@ impl Core {
         if msg.incarnation != known {
             // A number that went back (a clock set wrong) is believed only once the known life
             // is surely over and the new one has proved that it speaks now.
-            let gone = self.silence() >= self.config.alone_wait();
+            let gone = self.is_alone();
             if msg.incarnation < known && !(gone && self.is_fresh(&msg)) {
                 return;
             }
@@ -158,6 +161,9 @@ impl Core {
             self.suspected = true;
             self.links.peer_silent();
             self.report(Notice::Suspected { last_heard, silent_for });
+            if matches!(self.state, State::Armed { .. }) && !self.may_claim_by_lease() {
+                self.report(Notice::InDoubt { wait: self.config.alone_wait() });
+            }
         }
     }
 

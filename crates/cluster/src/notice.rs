@@ -88,6 +88,12 @@ pub enum Notice {
         /// For how long.
         silent_for: Nanos,
     },
+    /// The peer is silent, but may have given this backup up while it did not send: only the alone
+    /// wait can tell, and the flows it holds are not continued.
+    InDoubt {
+        /// The alone wait.
+        wait: Nanos,
+    },
     /// A link carries no heartbeats while the other one does, or lost its carrier.
     LinkLost {
         /// The link.

@@ -85,13 +85,13 @@ impl Core {
             }
             return self.hand_over_if_better(&msg);
         }
-        let (claim, wait, ahead, reason) = if self.may_claim_by_lease() {
-            (Claim::Lease, self.config.detection, 1, SimplexReason::BackupSilent)
+        let (claim, over, ahead, reason) = if self.may_claim_by_lease() {
+            (Claim::Lease, self.is_silent(), 1, SimplexReason::BackupSilent)
         } else {
             // The backup may have promoted, and be gone or frozen since.
-            (Claim::Alone, self.config.alone_wait(), 2, SimplexReason::Alone)
+            (Claim::Alone, self.is_alone(), 2, SimplexReason::Alone)
         };
-        if self.silence() < wait {
+        if !over {
             return false;
         }
         match self.obtain(claim, self.epoch.plus(ahead)) {

@@ -141,6 +141,27 @@ fn both_nodes_paused_at_once_find_back_without_a_second_primary() {
 }
 
 #[test]
+fn a_backup_in_doubt_that_stops_for_moments_still_serves_one_day() {
+    let mut pair = Pair::duplex();
+    pair.pause(B);
+    // With the time since its last heartbeat, most of a detection time.
+    pair.run_ms(60);
+    pair.kill(A);
+    pair.resume(B);
+    // Each stop lasts more than half a detection time: silence begins anew with it.
+    for _ in 0..5 {
+        pair.run_ms(550);
+        assert!(!pair.is_primary(B), "b cannot know whether a went on without it");
+        pair.pause(B);
+        pair.run_ms(50);
+        pair.resume(B);
+    }
+    assert!(pair.reported(B, |n| matches!(n, Notice::InDoubt { .. })));
+    pair.expect_within(250, "b serves alone", |p| p.is_simplex(B));
+    assert!(pair.did(B, |a| *a == Action::DiscardFlows));
+}
+
+#[test]
 fn a_primary_that_wakes_beside_a_frozen_successor_waits_for_its_fence() {
     let mut pair = Pair::duplex();
     pair.pause(A);

@@ -22,8 +22,9 @@ const NOTABLE: Duration = Duration::from_millis(10);
 /// Lateness, within one detection time, that can cost a node its role: heartbeats come each 20 ms,
 /// and silence is death after 100 ms.
 const DISTURBING: Duration = Duration::from_millis(40);
-/// A standstill that may look like a death by itself.
-const DEADLY: Duration = Duration::from_millis(80);
+/// A standstill that, with a heartbeat's interval, makes a backup doubt: it then does not take over
+/// if its primary dies just now (`in_doubt`). Longer ones look like a death.
+const DEADLY: Duration = Duration::from_millis(50);
 /// How often a test is played again.
 const ATTEMPTS: u32 = 5;
 

@@ -163,8 +163,10 @@ impl Witness {
         let wall = Wall::read();
         let (mut handovers, mut beginnings, mut resets) = (Vec::new(), Vec::new(), Vec::new());
         let mut simplex = Vec::<Interval>::new();
-        // Since when each node is primary. It says so at once, and why when it has the time.
+        // Since when each node is primary, and since when without a backup. The time of a role is
+        // that at which the kernel may first have obeyed; why it has it a node tells when it can.
         let mut primary_since = BTreeMap::<&str, u64>::new();
+        let mut alone_since = BTreeMap::<&str, u64>::new();
         for ((boottime_ns, node, _), event) in &known.events {
             let at_ns = wall.ns(*boottime_ns);
             let since_ns = at_ns - TOLD_AFTER_NS;
@@ -173,13 +175,17 @@ impl Witness {
                 to: to.to_owned(),
                 at_ns: since_ns,
             };
+            let alone_ns = alone_since.get(node).map_or(since_ns, |at| since_ns.min(*at));
             if begins_to_serve(event) {
-                beginnings.push(Beginning { host: (*node).to_owned(), at_ns: since_ns });
+                beginnings.push(Beginning { host: (*node).to_owned(), at_ns: alone_ns });
             }
             let open = simplex.last_mut().filter(|i| i.to_ns.is_none());
             match event.event.as_str() {
                 "role" if event.fields.get("role") == Some(&"primary".into()) => {
                     primary_since.insert(node, since_ns);
+                    if event.fields.get("duplex") == Some(&false.into()) {
+                        alone_since.insert(node, since_ns);
+                    }
                 }
                 "promoted" => {
                     let at_ns = primary_since.get(node).map_or(since_ns, |at| since_ns.min(*at));
@@ -192,7 +198,7 @@ impl Witness {
                 }
                 "two_primaries" => handovers.push(handover(other(node), node)),
                 "simplex" if open.is_none() => {
-                    simplex.push(Interval { from_ns: since_ns, to_ns: None })
+                    simplex.push(Interval { from_ns: alone_ns, to_ns: None })
                 }
                 "duplex" => open.into_iter().for_each(|open| open.to_ns = Some(at_ns)),
                 "flow_reset" => resets.push(addresses(event)?),

@@ -28,11 +28,23 @@ enum Posted {
         event: &'static str,
         text: String,
         fields: Value,
-        boottime_ns: u64,
-        time: SystemTime,
+        moment: Moment,
     },
     /// Answered when everything posted earlier has been written.
     Flush(Sender<()>),
+}
+
+/// When something happened, on both clocks.
+#[derive(Clone, Copy)]
+pub struct Moment {
+    boottime_ns: u64,
+    wall: SystemTime,
+}
+
+impl Moment {
+    pub fn now() -> Self {
+        Self { boottime_ns: hostnet::now_boottime_ns(), wall: SystemTime::now() }
+    }
 }
 
 #[derive(Default)]
@@ -59,13 +71,12 @@ impl Events {
     /// Adds an event: its name, a sentence for people, and fields for programs. The sentence goes
     /// to the log as well. Never waits.
     pub fn add(&self, event: &'static str, text: &str, fields: Value) {
-        let posted = Posted::Event {
-            event,
-            text: text.to_owned(),
-            fields,
-            boottime_ns: hostnet::now_boottime_ns(),
-            time: SystemTime::now(),
-        };
+        self.add_as_of(Moment::now(), event, text, fields);
+    }
+
+    /// Adds an event that began then.
+    pub fn add_as_of(&self, moment: Moment, event: &'static str, text: &str, fields: Value) {
+        let posted = Posted::Event { event, text: text.to_owned(), fields, moment };
         // The thread lives as long as there is anybody to post.
         let _ = self.post.send(posted);
     }
@@ -93,10 +104,8 @@ impl Events {
 }
 
 fn write(list: &Mutex<Inner>, posted: Posted) {
-    let (event, text, fields, boottime_ns, time) = match posted {
-        Posted::Event { event, text, fields, boottime_ns, time } => {
-            (event, text, fields, boottime_ns, time)
-        }
+    let (event, text, fields, moment) = match posted {
+        Posted::Event { event, text, fields, moment } => (event, text, fields, moment),
         Posted::Flush(done) => {
             // Whoever waited may have given up.
             let _ = done.send(());
@@ -107,8 +116,8 @@ fn write(list: &Mutex<Inner>, posted: Posted) {
     let mut inner = locked(list);
     let mut line = Map::new();
     line.insert("seq".into(), inner.next.into());
-    line.insert("boottime_ns".into(), boottime_ns.into());
-    line.insert("time".into(), humantime::format_rfc3339_millis(time).to_string().into());
+    line.insert("boottime_ns".into(), moment.boottime_ns.into());
+    line.insert("time".into(), humantime::format_rfc3339_millis(moment.wall).to_string().into());
     line.insert("event".into(), event.into());
     line.insert("text".into(), text.into());
     if let Value::Object(fields) = fields {

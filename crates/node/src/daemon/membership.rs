@@ -25,7 +25,7 @@ use nix::sys::time::{TimeSpec, TimeValLike};
 use serde_json::json;
 
 use super::epoch_file::EpochFile;
-use super::events::Events;
+use super::events::{Events, Moment};
 use super::inbox::{Inbox, Post};
 use super::journal::Order;
 use super::links::LinkSocket;
@@ -597,9 +597,12 @@ impl Membership {
         // Before the role: an epoch that was acted in must not be forgotten.
         self.epoch_file.write(epoch);
         self.keep_journal(journal);
+        // The kernel acts in the role from here on, however late this thread comes to tell.
+        let since = Moment::now();
         self.switchboard.set_role(epoch.0 as u32, path);
         self.tell_of_role(role, epoch);
-        self.events.add(
+        self.events.add_as_of(
+            since,
             "role",
             &format!("epoch {}: {}", epoch.0, notices::role(role)),
             json!({"role": notices::role_name(role), "epoch": epoch.0,

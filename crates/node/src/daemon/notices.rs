@@ -15,6 +15,15 @@ pub fn describe(notice: &Notice) -> (&'static str, String, Value) {
             format!("the peer has been silent on both links for {} ms", ms(silent_for)),
             json!({"silent_for_ms": ms(silent_for)}),
         ),
+        Notice::InDoubt { wait } => (
+            "in_doubt",
+            format!(
+                "this node had not run just before, so the peer may have given it up: it serves \
+                 after {} ms, without the old connections, or once the peer is heard",
+                ms(wait)
+            ),
+            json!({"wait_ms": ms(wait)}),
+        ),
         Notice::LinkLost { link } => (
             "link_lost",
             format!("the {} carries no heartbeats", link_name(link)),
