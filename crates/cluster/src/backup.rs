@@ -32,7 +32,7 @@ impl Core {
         if let Some(msg) = self.heard().cloned() {
             return if msg.is_primary() { self.follow(&msg) } else { self.rank_against(&msg) };
         }
-        if self.leaving || !self.is_alone() {
+        if self.leaving || !self.is_alone() || !self.silence_is_the_peers() {
             return false;
         }
         // The peer may have begun one epoch unheard of; this one must lie above it.
@@ -139,6 +139,9 @@ impl Core {
         }
         if !self.may_claim_by_lease() {
             return self.is_alone() && self.disarm();
+        }
+        if !self.silence_is_the_peers() {
+            return false;
         }
         let heard_at = self.peer.as_ref().expect("an armed backup has heard its primary").heard_at;
         assert!(self.now >= heard_at + self.config.detection, "promise to the primary still runs");

@@ -165,6 +165,21 @@ impl Config {
         self.startup_wait.max(solo + 2 * self.detection)
     }
 
+    /// Silence that no living peer keeps, and that leaves time to ask others before it is acted on.
+    pub(crate) fn telling_silence(&self) -> Nanos {
+        self.detection / 10 * 7
+    }
+
+    /// How long after a mended link a living peer is heard: a heartbeat's interval and a journey.
+    pub(crate) fn listen(&self) -> Nanos {
+        self.detection - self.telling_silence()
+    }
+
+    /// Silence by which somebody else must have been heard, if what this node holds is to be good.
+    pub(crate) fn answer_by(&self) -> Nanos {
+        self.detection / 2 * 3
+    }
+
     /// Gap between two steps after which silence must be judged afresh.
     pub(crate) fn inattentive_gap(&self) -> Nanos {
         self.detection / 2

@@ -20,6 +20,10 @@
 //! - **Present.** The alone wait bears pauses too short to miss a peer in: a lease is written only
 //!   by a node that has run, and sent, for a detection time. So a node that stops for a moment
 //!   each second still serves one day.
+//! - **Attached.** Without an arbiter a node takes the peer's silence for its death only if
+//!   somebody else is heard on the service link. A node that is cut off wholly hears the same
+//!   silence; as long as nobody hears it, to serve would gain nothing, and once it is plugged in
+//!   again two would serve.
 //! - **Doubt.** A node that did not send for most of a detection time may have been given up by
 //!   a peer that has since frozen. Until the peer has answered a newer heartbeat, silence proves
 //!   nothing; only the alone wait, longer than any unattended kernel goes on, does.
@@ -103,6 +107,10 @@ pub struct Core {
 
     pub(crate) peer: Option<Peer>,
     pub(crate) suspected: bool,
+    /// A claim waits for a sign that it is not this node that is cut off.
+    pub(crate) cut_off: bool,
+    /// By then a living peer is heard, if this node was plugged in again just before that sign.
+    pub(crate) listen_until: Nanos,
     pub(crate) links: Links,
     /// Life of the peer that said it is in this node's epoch while this node served in it. Epochs
     /// of one life only grow: as long as it says so it has served in none since.
@@ -149,6 +157,8 @@ impl Core {
             extra: Vec::new(),
             peer: None,
             suspected: false,
+            cut_off: false,
+            listen_until: 0,
             links: Links::new(),
             follower: None,
             rival_reported: None,
@@ -292,6 +302,38 @@ impl Core {
     /// Whether silence alone suffices for this node's claim to the next epoch.
     pub(crate) fn may_claim_by_lease(&self) -> bool {
         !self.doubt || self.config.arbiter == ArbiterKind::External
+    }
+
+    /// See the file's head. Whoever answers when the peer has been silent for longer than a living
+    /// one ever is answers for the whole silence. An arbiter that can be asked knows better.
+    pub(crate) fn is_attached(&self) -> bool {
+        let since = self.now - self.silence() + self.config.telling_silence();
+        self.config.arbiter == ArbiterKind::External
+            || self.links.answered_at().is_some_and(|at| at >= since)
+    }
+
+    /// Whether this node may soon claim something, and does not know if it is cut off.
+    pub(crate) fn must_ask(&self) -> bool {
+        self.state != State::Simplex
+            && self.silence() >= self.config.telling_silence()
+            && !self.is_attached()
+    }
+
+    /// Whether the silence that a claim is to rest on is the peer's, and not this node's own.
+    pub(crate) fn silence_is_the_peers(&mut self) -> bool {
+        if self.is_attached() {
+            return self.now >= self.listen_until;
+        }
+        if !self.cut_off {
+            self.cut_off = true;
+            self.report(Notice::CutOff);
+        }
+        // The peer may have gone on without this node, and be gone since.
+        if self.silence() >= self.config.answer_by() {
+            self.doubt = true;
+            self.wake_seq = self.seq + 1;
+        }
+        false
     }
 
     /// Asks for the right to serve alone. `None` until it is granted. Without an arbiter the
@@ -440,7 +482,11 @@ impl Core {
 
     fn next_wake(&self) -> Nanos {
         let silent_since = self.now - self.silence();
-        [silent_since + self.config.detection, self.alone_at()]
+        let ask_at = match self.must_ask() {
+            true => self.links.next_question(),
+            false => silent_since + self.config.telling_silence(),
+        };
+        [silent_since + self.config.detection, self.alone_at(), ask_at, self.listen_until]
             .into_iter()
             .filter(|&at| at > self.now)
             .fold(self.next_beat(), Nanos::min)

@@ -28,11 +28,8 @@ pub enum Event {
         /// Whether it has carrier now.
         up: bool,
     },
-    /// Answer to `Action::ProbeServiceLink`: did anybody but the peer answer?
-    ServiceLinkEvidence {
-        /// Somebody did.
-        alive: bool,
-    },
+    /// Answer to `Action::ProbeServiceLink`. A probe that takes long is answered once.
+    ServiceLinkEvidence(Evidence),
     /// The local server instances listen (true) or do not. Starts as false.
     ServiceReady(bool),
     /// A protected server died uncalled for; the kernel closed this node's fence in the same
@@ -53,6 +50,17 @@ pub enum Event {
     },
     /// Leave the pair in good order; `Action::Stop` follows.
     Shutdown,
+}
+
+/// What a probe of the service link found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Evidence {
+    /// Somebody else than the peer was heard.
+    Alive,
+    /// Nobody answered in time.
+    Silent,
+    /// Nobody is known who could be asked: nothing can be concluded.
+    NobodyToAsk,
 }
 
 /// On what grounds a node asks the arbiter for the right to serve alone.

@@ -3,7 +3,7 @@
 //! switchover, arbiter) is answered in the step that brings it.
 
 use crate::core::{Core, Peer, State};
-use crate::event::{Action, Claim, Event, Verdict};
+use crate::event::{Action, Claim, Event, Evidence, Verdict};
 use crate::links::Moment;
 use crate::message::{Epoch, Heartbeat, Link, Nanos, Role};
 use crate::notice::{HandoverReason, Notice};
@@ -34,7 +34,7 @@ impl Core {
             Event::Tick => {}
             Event::Heartbeat { link, msg } => self.take_heartbeat(link, msg),
             Event::Carrier { link, up } => self.links.carrier(link, up),
-            Event::ServiceLinkEvidence { alive } => self.links.evidence(alive),
+            Event::ServiceLinkEvidence(evidence) => self.take_evidence(evidence),
             Event::ServiceReady(ready) => {
                 self.ready = ready;
                 self.was_ready |= ready;
@@ -47,6 +47,19 @@ impl Core {
             }),
             Event::Arbiter { asked, verdict } => self.take_verdict(asked, verdict),
             Event::Shutdown => self.leaving = true,
+        }
+    }
+
+    fn take_evidence(&mut self, evidence: Evidence) {
+        let knew = self.is_attached();
+        self.links.evidence(evidence, self.now);
+        if !knew && self.is_attached() {
+            self.cut_off = false;
+            self.listen_until = self.now + self.config.listen();
+            if self.silence() >= self.config.answer_by() {
+                // That was this node's own. The peer's begins now.
+                (self.attentive_since, self.present_since) = (self.now, self.now);
+            }
         }
     }
 
@@ -96,6 +109,7 @@ impl Core {
     /// `msg` is the newest statement of the peer.
     fn accept(&mut self, msg: Heartbeat) {
         self.suspected = false;
+        self.cut_off = false;
         // Claims rest on silence.
         self.pending = None;
         if self.now < self.lease && msg.epoch == self.epoch && !msg.is_primary() {
@@ -179,7 +193,9 @@ impl Core {
         let (cluster, service) =
             (self.links.usable(Link::Cluster, peer), self.links.usable(Link::Service, peer));
         self.out.extend(notices.into_iter().map(Action::Report));
-        if probe {
+        let again_after =
+            (self.silence() / 4).clamp(self.config.heartbeat(), self.config.heal_wait());
+        if probe || self.must_ask() && self.links.ask(self.now, again_after) {
             self.out.push(Action::ProbeServiceLink);
         }
         let via = match (cluster, service) {

@@ -42,7 +42,7 @@ mod primary;
 
 pub use crate::config::{ArbiterKind, Config, ConfigError};
 pub use crate::core::Core;
-pub use crate::event::{Action, Claim, Event, Verdict};
+pub use crate::event::{Action, Claim, Event, Evidence, Verdict};
 pub use crate::message::{
     EXTRA_MAX, Echo, Epoch, Heartbeat, Incarnation, Link, Nanos, Role, ServiceLink,
 };

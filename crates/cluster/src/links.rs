@@ -6,6 +6,7 @@
 //! Getting worse shows at once; getting better must last, or a loose plug would move the relay
 //! and the address to and fro.
 
+use crate::event::Evidence;
 use crate::message::{Heartbeat, Link, Nanos, ServiceLink};
 use crate::notice::Notice;
 
@@ -48,6 +49,11 @@ pub(crate) struct Links {
     /// Last answer to a probe, while the service path is broken.
     evidence: Option<bool>,
     next_probe: Nanos,
+    /// When a probe last found that this node may not be cut off: somebody answered, or nobody is
+    /// known who could.
+    answered_at: Option<Nanos>,
+    /// When to ask that next while the peer is silent on both links.
+    next_question: Nanos,
     /// First heartbeat in which the peer called its service link dead; `None` while it does not.
     peer_dead_seq: Option<u64>,
     verdict: ServiceLink,
@@ -69,6 +75,8 @@ impl Links {
             peer_since: None,
             evidence: None,
             next_probe: 0,
+            answered_at: None,
+            next_question: 0,
             peer_dead_seq: None,
             verdict: ServiceLink::Unknown,
             revived_since: None,
@@ -118,13 +126,38 @@ impl Links {
         self.get(link).carrier = up;
         if link == Link::Service {
             self.evidence = None;
+            self.answered_at = None;
             self.next_probe = 0;
         }
     }
 
     /// The answer to a probe.
-    pub(crate) fn evidence(&mut self, alive: bool) {
-        self.evidence = Some(alive);
+    pub(crate) fn evidence(&mut self, evidence: Evidence, now: Nanos) {
+        if evidence != Evidence::Silent {
+            self.answered_at = Some(now);
+        }
+        // Of a node that hears nobody at all no link is judged.
+        if evidence != Evidence::NobodyToAsk && self.peer_since.is_some() {
+            self.evidence = Some(evidence == Evidence::Alive);
+        }
+    }
+
+    /// When a probe last gave no reason to think that this node is cut off.
+    pub(crate) fn answered_at(&self) -> Option<Nanos> {
+        self.answered_at
+    }
+
+    /// Asks now, although the peer is silent on both links, unless it was asked a moment ago.
+    pub(crate) fn ask(&mut self, now: Nanos, again_after: Nanos) -> bool {
+        let ask = self.service.carrier && now >= self.next_question;
+        if ask {
+            self.next_question = now + again_after;
+        }
+        ask
+    }
+
+    pub(crate) fn next_question(&self) -> Nanos {
+        self.next_question
     }
 
     /// Whether this node has found nothing wrong with hearing the peer on `link`.

@@ -94,6 +94,9 @@ pub enum Notice {
         /// The alone wait.
         wait: Nanos,
     },
+    /// The peer is silent, and so is everybody else: this node may be cut off, and waits for a sign
+    /// of life.
+    CutOff,
     /// A link carries no heartbeats while the other one does, or lost its carrier.
     LinkLost {
         /// The link.

@@ -91,7 +91,7 @@ impl Core {
             // The backup may have promoted, and be gone or frozen since.
             (Claim::Alone, self.is_alone(), 2, SimplexReason::Alone)
         };
-        if !over {
+        if !over || !self.silence_is_the_peers() {
             return false;
         }
         match self.obtain(claim, self.epoch.plus(ahead)) {

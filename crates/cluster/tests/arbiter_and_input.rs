@@ -3,8 +3,8 @@
 mod pair;
 
 use cluster::{
-    Action, ArbiterKind, Claim, Config, ConfigError, Core, Echo, Epoch, Event, Incarnation, Link,
-    Notice, Role, Verdict,
+    Action, ArbiterKind, Claim, Config, ConfigError, Core, Echo, Epoch, Event, Evidence,
+    Incarnation, Link, Notice, Role, Verdict,
 };
 use pair::{A, B, MS, Pair};
 
@@ -195,7 +195,7 @@ fn stray_answers_and_late_ticks_are_harmless() {
         for verdict in [Verdict::Refused, Verdict::Granted { epoch: Epoch(9) }] {
             pair.event(n, Event::Arbiter { asked: Epoch(3), verdict });
         }
-        pair.event(n, Event::ServiceLinkEvidence { alive: false });
+        pair.event(n, Event::ServiceLinkEvidence(Evidence::Silent));
         for _ in 0..50 {
             pair.event(n, Event::Tick);
         }

@@ -2,7 +2,9 @@
 
 mod pair;
 
-use cluster::{Action, Event, HandoverReason, Link, Notice, PromoteReason, Refusal, Role};
+use cluster::{
+    Action, Event, Evidence, HandoverReason, Link, Notice, PromoteReason, Refusal, Role,
+};
 use pair::{A, B, Pair};
 
 const SWITCHOVER: Event = Event::SwitchoverRequested { by_user: true };
@@ -219,9 +221,48 @@ fn when_nobody_answers_either_node_all_stays_as_it_is() {
     pair.run_ms(1_000);
     assert!(pair.is_duplex(A) && !pair.changed_role(A) && !pair.changed_role(B));
     pair.kill(A);
-    pair.expect_within(130, "the cluster link alone detects", |p| {
-        p.nodes[B].role == Role::Primary { duplex: false }
-    });
+    pair.run_ms(5_000);
+    assert!(!pair.is_primary(B), "it may be b that everybody has lost sight of");
+    assert!(pair.reported(B, |n| *n == Notice::CutOff));
+    pair.nodes[B].clients_answer = true;
+    pair.run_ms(2_900);
+    assert!(!pair.is_primary(B), "a may stand still, and its kernel go on");
+    pair.expect_within(700, "b serves", |p| p.nodes[B].role == Role::Primary { duplex: false });
+    assert!(pair.did(B, |a| *a == Action::DiscardFlows), "a may have served alone before it died");
+}
+
+#[test]
+fn a_late_answer_is_as_good_as_one_in_time() {
+    let mut pair = Pair::duplex();
+    pair.nodes[B].clients_answer = false;
+    pair.kill(A);
+    pair.run_ms(115);
+    assert!(!pair.is_primary(B));
+    pair.event(B, Event::ServiceLinkEvidence(Evidence::Alive));
+    assert!(!pair.is_primary(B), "whoever went on without it must be heard first");
+    pair.expect_within(31, "b promotes", |p| p.is_simplex(B));
+    assert!(pair.did(B, |a| matches!(a, Action::Promote { .. })));
+}
+
+#[test]
+fn whoever_is_cut_off_from_everybody_gives_way() {
+    for (cut_off, other) in [(A, B), (B, A)] {
+        for ms in [30, 60, 90, 110, 200, 2_000, 5_000] {
+            let mut pair = Pair::duplex();
+            pair.nodes[cut_off].clients_answer = false;
+            pair.partition();
+            pair.run_ms(ms);
+            let was_primary = pair.may_emit(cut_off);
+            assert!(ms < 100 || (!was_primary && pair.is_simplex(other)), "after {ms} ms");
+            pair.heal_all();
+            pair.nodes[cut_off].clients_answer = true;
+            pair.expect_within(1_000, "duplex", |p| p.is_duplex(A) || p.is_duplex(B));
+            assert!(ms < 100 || pair.is_duplex(other), "after {ms} ms");
+            for node in [A, B] {
+                assert!(!pair.reported(node, |n| matches!(n, Notice::TwoPrimaries { .. })));
+            }
+        }
+    }
 }
 
 #[test]

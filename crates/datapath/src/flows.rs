@@ -1,5 +1,6 @@
 //! The table of established flows.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -507,6 +508,15 @@ impl FlowTable {
         }
         let keys = keys.chunks_exact(size_of::<types::flow_key>()).filter_map(from_bytes);
         keys.map(|key| FlowKey::from_raw(&key)).collect()
+    }
+
+    /// Addresses of clients, from a look at so many flows.
+    pub fn some_clients(&self, flows: usize) -> Vec<IpAddr> {
+        let keys = self.flows.keys().take(flows);
+        let known = keys.filter_map(|key| from_bytes::<types::flow_key>(&key));
+        let clients: BTreeSet<IpAddr> =
+            known.map(|raw| FlowKey::from_raw(&raw).client().ip()).collect();
+        clients.into_iter().collect()
     }
 
     /// A snapshot of every flow. Entries that come or go meanwhile may be missed.

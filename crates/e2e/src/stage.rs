@@ -278,7 +278,11 @@ impl Stage {
     pub fn expect_silence(&self, node: &str, since_ns: u64) {
         let host = self.pair.lab.host(node).unwrap_or_else(|e| panic!("{e}"));
         let mac = host.mac(lab::Link::Service);
-        let armed = self.events("armed", since_ns).into_iter().find(|(who, _)| *who == node);
+        // A role's time is that from which the kernel may obey.
+        let backup = |(who, event): &(&str, Event)| {
+            *who == node && event.fields.get("role") == Some(&"backup".into())
+        };
+        let armed = self.events("role", since_ns).into_iter().find(backup);
         let backup_ns = armed.map(|(_, event)| event.boottime_ns);
         let (dir, at) = (self.pair.lab.dir(), self.pair.at());
         let said = trace::segments_from(dir, mac, at, since_ns, backup_ns)

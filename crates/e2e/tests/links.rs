@@ -61,6 +61,48 @@ fn the_backups_service_link_is_cut() {
     });
 }
 
+/// Nobody hears the primary, and it hears nobody: the other one serves. Once it is plugged in again
+/// it follows, although it is the lower name, and has sent nothing in between.
+#[test]
+fn the_primary_is_cut_off_and_returns() {
+    undisturbed(|| {
+        let stage = stage();
+        let primary = stage.primary();
+        assert!(primary < other(primary), "the pair has started otherwise than it should");
+        let (idle, batch) = (stage.open_idle(), stage.start_downloads());
+        batch.wait_for(Moment::Middle);
+        let cut_ns = stage.cut(primary);
+        stage.wait_for_status(other(primary), "takes over", |s| s.role == "primary");
+        batch.wait_for_more(MB);
+        stage.heal(primary);
+        stage.finish_idle(idle);
+        batch.finish().expect_identical().expect_no_stall_above(PATIENCE, cut_ns);
+        stage.wait_for_status(other(primary), "has a backup again", |s| s.duplex);
+        stage.expect_one_primary(cut_ns);
+        stage.expect_silence(primary, cut_ns);
+    });
+}
+
+/// Nobody hears the backup. It does not take itself for the last one.
+#[test]
+fn the_backup_is_cut_off_and_returns() {
+    undisturbed(|| {
+        let stage = stage();
+        let primary = stage.primary();
+        let (idle, batch) = (stage.open_idle(), stage.start_downloads());
+        batch.wait_for(Moment::Middle);
+        let cut_ns = stage.cut(other(primary));
+        stage.wait_for_status(primary, "serves alone", |s| s.role == "primary" && !s.duplex);
+        batch.wait_for_more(MB);
+        stage.heal(other(primary));
+        stage.finish_idle(idle);
+        batch.finish().expect_identical().expect_no_stall_above(PATIENCE, cut_ns);
+        stage.wait_for_status(primary, "has a backup again", |s| s.duplex);
+        stage.expect_one_primary(cut_ns);
+        stage.expect_no("promoted", cut_ns);
+    });
+}
+
 /// A blink shorter than the detection time.
 #[test]
 fn both_links_blink() {

@@ -157,7 +157,9 @@ fn long_reply() {
     let killed_ns = stage.kill(stage.primary(), How::Host);
     let outcome = download.finish().unwrap_or_else(|e| panic!("{e:#}"));
     assert!(outcome.error.is_some(), "the client was not told");
-    let resets = stage.events("flow_reset", killed_ns);
+    let resets = || stage.events("flow_reset", killed_ns);
+    stage.eventually("the node says why", || !resets().is_empty());
+    let resets = resets();
     let reasons: Vec<_> = resets.iter().map(|(_, event)| &event.fields["reason"]).collect();
     assert_eq!(reasons, ["reply_cut"]);
     // Once it is over the next one is protected as ever.

@@ -180,6 +180,24 @@ fn the_primarys_service_link_is_cut() {
     });
 }
 
+/// Long enough for the other node to take over. What the primary had still to send, and what its
+/// server goes on to say, must reach nobody: the other one's replies say something else.
+#[test]
+fn the_primary_is_cut_off_and_returns() {
+    undisturbed(|| {
+        let stage = stage(shop::service());
+        let first = stage.primary();
+        let cut_ns = unnoticed(&stage, |primary| {
+            let cut_ns = stage.cut(primary);
+            stage.wait_for_status(other(primary), "takes over", |s| s.role == "primary");
+            stage.heal(primary);
+            cut_ns
+        });
+        stage.wait_for_status(other(first), "has a backup again", |s| s.duplex);
+        stage.expect_silence(first, cut_ns);
+    });
+}
+
 /// Shorter than the detection time.
 #[test]
 fn both_links_blink() {

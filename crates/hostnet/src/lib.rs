@@ -33,7 +33,7 @@ pub use announce::{AnnounceStep, Announcer, Schedule};
 pub use clock::now_boottime_ns;
 pub use conflict::{User, users};
 pub use interface::{Assigned, Interface, InterfaceError};
-pub use liveness::{LinkEvidence, LinkProbe, probe_neighbours};
+pub use liveness::{LinkEvidence, LinkProbe, Prober};
 pub use mac::Mac;
 pub use monitor::{Event, LinkEvent, Monitor};
 pub use netlink::NetlinkError;

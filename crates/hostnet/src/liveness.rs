@@ -23,7 +23,7 @@ use crate::packet::{PacketSocket, Wanted};
 use crate::{Interface, LinkError, Mac, frames};
 
 /// Questions are asked this often, spread over the time limit.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 5;
 
 /// What the neighbours had to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +39,17 @@ pub enum LinkEvidence {
     NobodyToAsk,
 }
 
+/// Asks the neighbours of one interface. Its socket is opened once: to close one takes the kernel an
+/// RCU grace period.
+#[derive(Debug)]
+pub struct Prober {
+    socket: PacketSocket,
+}
+
 /// A question to the neighbours, under way.
 #[derive(Debug)]
-pub struct LinkProbe {
-    socket: PacketSocket,
+pub struct LinkProbe<'a> {
+    socket: &'a PacketSocket,
     questions: Vec<(IpAddr, Vec<u8>)>,
     exclude: Vec<Mac>,
     started: Instant,
@@ -50,35 +57,55 @@ pub struct LinkProbe {
     rounds: u32,
 }
 
-/// Asks up to `max` neighbours of `interface`, those heard from most recently first and never
-/// those at an address in `exclude`; then [`LinkProbe::poll`] until there is evidence.
-pub fn probe_neighbours(
-    interface: &Interface,
-    exclude: &[Mac],
-    max: usize,
-    timeout: Duration,
-) -> Result<LinkProbe, LinkError> {
-    let socket = PacketSocket::open(interface, Wanted::Everything)?;
-    let own = socket.mac();
-    let neighbours = known_neighbours(interface.index)
-        .map_err(|source| LinkError::Neighbours { interface: interface.name.clone(), source })?;
-    let questions = neighbours
-        .into_iter()
-        .filter(|neighbour| neighbour.mac != own && !exclude.contains(&neighbour.mac))
-        .take(max)
-        .map(|Neighbour { addr, .. }| {
-            (addr, frames::question(own, source_for(interface, addr), addr))
-        })
-        .collect();
-    let mut exclude = exclude.to_vec();
-    exclude.push(own);
-    let (started, rounds) = (Instant::now(), 0);
-    let mut probe = LinkProbe { socket, questions, exclude, started, timeout, rounds };
-    probe.ask(started)?;
-    Ok(probe)
+impl Prober {
+    /// A prober for that interface.
+    pub fn open(interface: &Interface) -> Result<Prober, LinkError> {
+        Ok(Prober { socket: PacketSocket::open(interface, Wanted::Everything)? })
+    }
+
+    /// Asks up to `max` neighbours of `interface`, those heard from most recently first and never
+    /// those at an address in `exclude`, then those at the addresses `besides` that are on the link;
+    /// then [`LinkProbe::poll`] until there is evidence.
+    pub fn probe(
+        &self,
+        interface: &Interface,
+        besides: &[IpAddr],
+        exclude: &[Mac],
+        max: usize,
+        timeout: Duration,
+    ) -> Result<LinkProbe<'_>, LinkError> {
+        let socket = &self.socket;
+        // What has come since the last time answers nothing.
+        while socket.hear()?.is_some() {}
+        let own = socket.mac();
+        let neighbours = known_neighbours(interface.index).map_err(|source| {
+            LinkError::Neighbours { interface: interface.name.clone(), source }
+        })?;
+        let mut asked: Vec<IpAddr> = neighbours
+            .into_iter()
+            .filter(|neighbour| neighbour.mac != own && !exclude.contains(&neighbour.mac))
+            .map(|neighbour| neighbour.addr)
+            .collect();
+        for &addr in besides {
+            if source_for(interface, addr).is_some() && !asked.contains(&addr) {
+                asked.push(addr);
+            }
+        }
+        asked.truncate(max);
+        let questions = asked
+            .into_iter()
+            .map(|addr| (addr, frames::question(own, source_for(interface, addr), addr)))
+            .collect();
+        let mut exclude = exclude.to_vec();
+        exclude.push(own);
+        let (started, rounds) = (Instant::now(), 0);
+        let mut probe = LinkProbe { socket, questions, exclude, started, timeout, rounds };
+        probe.ask(started)?;
+        Ok(probe)
+    }
 }
 
-impl LinkProbe {
+impl LinkProbe<'_> {
     /// Looks for answers; `None` while there may still be some. Call it when the descriptor is
     /// readable and at [`LinkProbe::next_wakeup`].
     pub fn poll(&mut self, now: Instant) -> Result<Option<LinkEvidence>, LinkError> {
@@ -118,7 +145,7 @@ impl LinkProbe {
     }
 }
 
-impl AsFd for LinkProbe {
+impl AsFd for LinkProbe<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -23,6 +23,9 @@ use crate::{Interface, InterfaceError, Mac};
 /// invalid.
 const FRAME_MAX: usize = 512;
 
+/// What decides who serves overtakes bulk traffic in every queue on the way (`TC_PRIO_CONTROL`).
+const PRIORITY: i32 = 7;
+
 /// Something to do with ARP or neighbour discovery on a link failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -109,6 +112,7 @@ impl PacketSocket {
             let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
             // SAFETY: `raw` was just made and is owned by nobody else.
             let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+            set_option(&fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &PRIORITY)?;
             if wanted != Wanted::Nothing {
                 attach_filter(&fd, &filter(wanted))?;
                 set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{Namespace, PATIENCE, joined, readable, until};
 use hostnet::{
     Announcer, ArpMode, Event, Holding, Interface, LinkError, LinkEvidence, Mac, Monitor,
-    NeighbourResponder, ServiceAddress, User, probe_neighbours, users,
+    NeighbourResponder, Prober, ServiceAddress, User, users,
 };
 
 const VIP4: &str = "192.0.2.80";
@@ -178,8 +178,10 @@ fn another_user_of_the_address_is_found() {
 fn a_live_link_is_told_from_a_dead_one() {
     let (node, client, _vips) = node_and_client();
     let interface = eth0(&node);
-    let verdict = |exclude: &[Mac]| {
-        let mut probe = node.run(|| probe_neighbours(&interface, exclude, 16, MOMENT).unwrap());
+    let prober = node.run(|| Prober::open(&interface).unwrap());
+    let verdict_of = |besides: &[IpAddr], exclude: &[Mac]| {
+        let probe = || prober.probe(&interface, besides, exclude, 16, MOMENT);
+        let mut probe = node.run(|| probe().unwrap());
         loop {
             if let Some(evidence) = probe.poll(Instant::now()).unwrap() {
                 return evidence;
@@ -188,8 +190,13 @@ fn a_live_link_is_told_from_a_dead_one() {
             readable(&probe.as_fd(), left + Duration::from_millis(1));
         }
     };
+    let verdict = |exclude: &[Mac]| verdict_of(&[], exclude);
     assert_eq!(verdict(&[]), LinkEvidence::NobodyToAsk);
     let client_mac = mac(&client);
+    // Whoever is not on the link cannot be asked; whoever is need not be in the table.
+    let (far, near) = ("198.51.100.2".parse().unwrap(), "192.0.2.2".parse().unwrap());
+    assert_eq!(verdict_of(&[far], &[]), LinkEvidence::NobodyToAsk);
+    assert_eq!(verdict_of(&[far, near], &[]), LinkEvidence::Alive(client_mac));
     for neighbour in ["192.0.2.2", "2001:db8::2"] {
         node.ip(&format!("neigh add {neighbour} lladdr {client_mac} nud stale dev eth0"));
         assert_eq!(verdict(&[]), LinkEvidence::Alive(client_mac), "{neighbour}");

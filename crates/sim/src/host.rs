@@ -64,11 +64,20 @@ pub struct Host {
     /// The server listens.
     pub server: bool,
     /// Others than the peer answer on the service link.
-    pub neighbours: bool,
+    pub neighbours: Neighbours,
     /// The arbiter can be reached.
     pub arbiter: bool,
     /// It was told to shut down.
     pub leaving: bool,
+}
+
+/// Hosts on the service link that are not nodes of the pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Neighbours {
+    Answer,
+    Silent,
+    /// The node knows of none.
+    Unknown,
 }
 
 const OUT_OF_SERVICE: Kernel =
@@ -91,7 +100,7 @@ impl Host {
             kernel: OUT_OF_SERVICE,
             flows: Flows::default(),
             server: false,
-            neighbours: true,
+            neighbours: Neighbours::Answer,
             arbiter: true,
             leaving: false,
         }

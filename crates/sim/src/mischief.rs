@@ -3,7 +3,7 @@
 
 use cluster::{ArbiterKind, Event, Link, Nanos};
 
-use crate::host::Power;
+use crate::host::{Neighbours, Power};
 use crate::watch::Violation;
 use crate::world::{Due, World, name};
 
@@ -20,6 +20,9 @@ impl World {
 
         let n = self.dice.side();
         let link = self.dice.pick(&Link::ALL);
+        if self.net.is_delicate(self.now) {
+            return Ok(());
+        }
         match self.dice.below(100) {
             0..8 => self.end(n, true),
             8..18 => self.end(n, false),
@@ -39,7 +42,8 @@ impl World {
                 self.set_carrier(n, link, up)?;
             }
             66..76 => self.cut(n, link),
-            76..80 => self.partition(),
+            76..79 => self.partition(),
+            79 => self.isolate(n),
             80..88 => self.net.change_manner(link, &mut self.dice),
             88..91 => {
                 let drift_ppm = self.dice.pick(&[-200, 0, 200]);
@@ -49,7 +53,11 @@ impl World {
                 let ready = self.dice.coin();
                 self.tell_later(n, 0, Event::ServiceReady(ready));
             }
-            93..95 => self.hosts[n].neighbours = self.dice.coin(),
+            93..95 => {
+                let (answer, silent) = (Neighbours::Answer, Neighbours::Silent);
+                self.hosts[n].neighbours =
+                    self.dice.pick(&[answer, answer, silent, Neighbours::Unknown]);
+            }
             95..97 => self.hosts[n].arbiter = self.dice.coin(),
             97 => self.tell(n, Event::Tick)?,
             _ => self.heal()?,
@@ -106,6 +114,17 @@ impl World {
         self.note(|_| String::from("partition"));
     }
 
+    /// Everybody, the other node included, loses sight of one node. Not for as long as the alone
+    /// wait: a primary that has no backup serves on, and the idle other one begins then.
+    fn isolate(&mut self, n: usize) {
+        let awake = self.hosts.iter().all(|host| host.power != Power::Paused);
+        if awake && self.net.isolate(n, self.now) {
+            self.note(|_| format!("{} is isolated", name(n)));
+            let after = self.some_time().min(self.alone_wait / 2);
+            self.plan(after, Due::Rejoin);
+        }
+    }
+
     /// All links work again.
     pub fn heal(&mut self) -> Result<(), Violation> {
         self.note(|_| String::from("links heal"));
@@ -113,7 +132,7 @@ impl World {
             self.tell(n, Event::Carrier { link, up: true })?;
         }
         for host in &mut self.hosts {
-            (host.neighbours, host.arbiter) = (true, true);
+            (host.neighbours, host.arbiter) = (Neighbours::Answer, true);
         }
         Ok(())
     }

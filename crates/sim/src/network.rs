@@ -36,6 +36,10 @@ pub struct Network {
     /// `port[node][link]`: the interface has carrier.
     port: [[bool; 2]; 2],
     manner: [Manner; 2],
+    /// This node is cut off from everybody.
+    isolated: Option<usize>,
+    /// When one last was.
+    last_isolated: Option<Nanos>,
     /// Real time when each node last sent something that arrives soon.
     heard_of: [Nanos; 2],
 }
@@ -57,6 +61,8 @@ impl Network {
             cut: [[false; 2]; 2],
             port: [[true; 2]; 2],
             manner: [Manner { loss: 0, double: 0, stray: 0, delay: MS / 2 }; 2],
+            isolated: None,
+            last_isolated: None,
             heard_of: [0; 2],
         }
     }
@@ -66,14 +72,15 @@ impl Network {
         let dead = |&(n, link): &(usize, Link)| !self.port[n][index(link)];
         let all = [0, 1].into_iter().flat_map(|n| Link::ALL.map(|link| (n, link)));
         let back = all.filter(dead).collect();
-        *self = Network { heard_of: self.heard_of, ..Network::new(self.detection, self.fail_stop) };
+        let (heard_of, last_isolated) = (self.heard_of, self.last_isolated);
+        *self = Network { heard_of, last_isolated, ..Network::new(self.detection, self.fail_stop) };
         back
     }
 
     /// Whether what `from` sends on `link` can arrive.
     pub fn is_open(&self, from: usize, link: Link) -> bool {
         let i = index(link);
-        !self.cut[from][i] && self.port[0][i] && self.port[1][i]
+        self.isolated.is_none() && !self.cut[from][i] && self.port[0][i] && self.port[1][i]
     }
 
     /// Whether the interface has carrier.
@@ -101,7 +108,36 @@ impl Network {
         allowed
     }
 
+    /// Cuts a node off from everybody until all links heal. The assumption allows it while all else
+    /// works: a node that has not heard the other one for another reason takes answers of before
+    /// the cut for a sign that it is not cut off.
+    pub fn isolate(&mut self, node: usize, now: Nanos) -> bool {
+        let whole = self.port == [[true; 2]; 2] && self.cut == [[false; 2]; 2];
+        let quiet = self.heard_of.iter().any(|at| now - at > self.detection / 2);
+        let allowed = !self.fail_stop || whole && !quiet && self.isolated.is_none();
+        if allowed {
+            self.isolated = Some(node);
+            self.last_isolated = Some(now);
+        }
+        allowed
+    }
+
+    /// Whether nobody hears that node.
+    pub fn is_isolated(&self, node: usize) -> bool {
+        self.isolated == Some(node)
+    }
+
+    /// Whether the other node of an isolated one goes on alone about now. If it fails so soon, and
+    /// the isolated one is back, nobody is left who could tell: the assumption forbids it.
+    pub fn is_delicate(&self, now: Nanos) -> bool {
+        let since = self.last_isolated.filter(|_| self.fail_stop);
+        since.is_some_and(|at| now - at < self.detection * 3)
+    }
+
     fn is_allowed(&self) -> bool {
+        if self.isolated.is_some() {
+            return !self.fail_stop;
+        }
         let heard = |from| Link::ALL.into_iter().any(|link| self.is_open(from, link));
         !self.fail_stop || (heard(0) && heard(1))
     }

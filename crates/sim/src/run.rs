@@ -62,6 +62,8 @@ fn live(world: &mut World) -> Result<Outcome, Violation> {
     world.plan(0, Due::Mischief);
     let span = world.dice.below(200 * detection);
     world.run_until(world.now + span, |_| false)?;
+    let end = world.now + 3 * detection;
+    world.run_until(end, |w| !w.net.is_delicate(w.now))?;
 
     let dead = world.make_peace()?;
     settle(world, dead)?;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use cluster::{Action, ArbiterKind, Claim, Epoch, Event, Heartbeat, Link, Nanos, Role};
+use cluster::{Action, ArbiterKind, Claim, Epoch, Event, Evidence, Heartbeat, Link, Nanos, Role};
 
 use crate::arbiter::Arbiter;
 use crate::dice::Dice;
-use crate::host::{Host, Power};
+use crate::host::{Host, Neighbours, Power};
 use crate::network::{Network, index};
 use crate::setup::{Sabotage, Setup, hosts};
 use crate::watch::{Violation, watch, watch_role};
@@ -20,13 +20,37 @@ const TRACE_LINES: usize = 400;
 /// Something that will happen at a known time. `life` is the incarnation it is meant for.
 #[derive(Debug)]
 pub enum Due {
-    Deliver { to: usize, link: Link, msg: Heartbeat },
-    Tell { to: usize, life: u64, event: Event },
-    Question { from: usize, life: u64, epoch: Epoch, claim: Claim, answer_takes: Nanos },
-    Resume { node: usize, life: u64 },
-    Start { node: usize },
-    GivesUpWaiting { node: usize, life: u64 },
+    Deliver {
+        to: usize,
+        link: Link,
+        msg: Heartbeat,
+    },
+    Tell {
+        to: usize,
+        life: u64,
+        event: Event,
+    },
+    Question {
+        from: usize,
+        life: u64,
+        epoch: Epoch,
+        claim: Claim,
+        answer_takes: Nanos,
+    },
+    Resume {
+        node: usize,
+        life: u64,
+    },
+    Start {
+        node: usize,
+    },
+    GivesUpWaiting {
+        node: usize,
+        life: u64,
+    },
     Mischief,
+    /// An isolated node is plugged in again.
+    Rejoin,
 }
 
 /// Two hosts, the network between them, and all that is under way.
@@ -151,6 +175,7 @@ impl World {
                 self.kill(node, false);
             }
             Due::Mischief => self.do_mischief()?,
+            Due::Rejoin => self.heal()?,
             _ => {}
         }
         Ok(())
@@ -176,7 +201,7 @@ impl World {
         let host = &mut self.hosts[n];
         let own = host.clock.at(self.now);
         host.unfinished.extend(host.core.step(event, own));
-        if self.mischief && self.dice.below(3_000) == 0 {
+        if self.mischief && self.dice.below(3_000) == 0 && !self.net.is_delicate(self.now) {
             let before = self.dice.below(5);
             for _ in 0..before {
                 self.carry_out_next(n)?;
@@ -237,9 +262,10 @@ impl World {
                 (self.hosts[n].flows.held, self.hosts[n].flows.stale) = (false, false);
             }
             Action::ProbeServiceLink => {
-                let host = &self.hosts[n];
-                let alive = host.neighbours && self.net.has_carrier(n, Link::Service);
-                self.tell_later(n, MS, Event::ServiceLinkEvidence { alive });
+                let evidence = self.evidence(n);
+                // A daemon gives those that do not answer a detection time.
+                let late = if evidence == Evidence::Silent { self.detection } else { MS };
+                self.tell_later(n, late, Event::ServiceLinkEvidence(evidence));
             }
             Action::AskArbiter { epoch, claim } => self.ask(n, epoch, claim),
             Action::Stop => self.kill(n, false),
@@ -249,6 +275,17 @@ impl World {
             | Action::Report(_) => {}
         }
         Ok(true)
+    }
+
+    /// What node `n` finds if it asks around now.
+    fn evidence(&self, n: usize) -> Evidence {
+        let deaf = self.net.is_isolated(n) || !self.net.has_carrier(n, Link::Service);
+        match self.hosts[n].neighbours {
+            _ if deaf => Evidence::Silent,
+            Neighbours::Answer => Evidence::Alive,
+            Neighbours::Silent => Evidence::Silent,
+            Neighbours::Unknown => Evidence::NobodyToAsk,
+        }
     }
 
     fn ask(&mut self, n: usize, epoch: Epoch, claim: Claim) {
@@ -271,6 +308,7 @@ impl World {
     pub fn forget_plans(&mut self) {
         self.agenda.retain(|_, due| match due {
             Due::Mischief
+            | Due::Rejoin
             | Due::Start { .. }
             | Due::GivesUpWaiting { .. }
             | Due::Question { .. } => false,

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cluster::{
-    Action, Claim, Config, Core, Epoch, Event, Heartbeat, Link, Nanos, Notice, Role, Verdict,
+    Action, Claim, Config, Core, Epoch, Event, Evidence, Heartbeat, Link, Nanos, Notice, Role,
+    Verdict,
 };
 
 pub const MS: Nanos = 1_000_000;
@@ -157,8 +158,11 @@ impl Pair {
                 }
             }
             Action::ProbeServiceLink => {
-                let alive = node.clients_answer;
-                self.event(n, Event::ServiceLinkEvidence { alive });
+                let evidence = match node.clients_answer {
+                    true => Evidence::Alive,
+                    false => Evidence::Silent,
+                };
+                self.event(n, Event::ServiceLinkEvidence(evidence));
             }
             Action::AskArbiter { epoch, claim } => {
                 self.asked.push((n, epoch, claim));

@@ -13,12 +13,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use cluster::{Action, Core, Event, Heartbeat, Link, View};
+use cluster::{Action, Core, Event, Evidence, Heartbeat, Link, View};
 use control::{Channel, MAX_DATAGRAM};
 use datapath::Switchboard;
 use hostnet::{
-    AnnounceStep, Announcer, Holding, Interface, LinkEvidence, LinkProbe, Mac, Monitor,
-    NeighbourResponder, Schedule,
+    AnnounceStep, Announcer, Holding, Interface, Mac, Monitor, NeighbourResponder, Schedule,
 };
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
@@ -47,6 +46,8 @@ pub enum Message {
     },
     /// An operator wants the peer to serve; answered with a refusal or when it is under way.
     Switchover(Sender<Result<(), String>>),
+    /// What asking around has found.
+    Neighbours(Evidence),
     Shutdown,
 }
 
@@ -77,9 +78,6 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// How long a shutdown waits for the peer to take over.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Neighbours asked whether the service link is alive.
-const PROBED: usize = 16;
-
 pub struct Membership {
     core: Core,
     channel: Channel,
@@ -101,7 +99,7 @@ pub struct Membership {
     holding: Holding,
     responder: NeighbourResponder,
     monitor: Monitor,
-    probe: Option<(LinkProbe, u64)>,
+    asker: Sender<Vec<Mac>>,
     relay_via: Link,
     servers: BTreeMap<String, ServerState>,
     refused: BTreeMap<&'static str, u64>,
@@ -133,6 +131,7 @@ pub struct Parts {
     pub channel: Channel,
     pub interfaces: [Interface; 2],
     pub switchboard: Switchboard,
+    pub asker: Sender<Vec<Mac>>,
     pub journal: Post<Order>,
     pub output: Option<Post<output::Order>>,
     pub events: Events,
@@ -141,8 +140,8 @@ pub struct Parts {
 
 impl Membership {
     pub fn new(config: &Config, parts: Parts) -> anyhow::Result<Self> {
-        let Parts { mut core, channel, interfaces, switchboard, journal, output, events, report } =
-            parts;
+        let Parts { mut core, channel, interfaces, switchboard, asker, .. } = parts;
+        let Parts { journal, output, events, report, .. } = parts;
         let node = &config.node;
         let sockets =
             [LinkSocket::open(node, Link::Service)?, LinkSocket::open(node, Link::Cluster)?];
@@ -177,7 +176,7 @@ impl Membership {
             announcing: None,
             holding,
             responder,
-            probe: None,
+            asker,
             relay_via: Link::Cluster,
             refused: BTreeMap::new(),
             started: Instant::now(),
@@ -221,7 +220,6 @@ impl Membership {
             }
             self.keep_channel();
             self.announce();
-            self.follow_probe();
             self.tell();
         }
         self.switchboard.set_lease(0);
@@ -234,16 +232,12 @@ impl Membership {
     }
 
     fn sleep(&mut self, inbox: &Inbox<Message>) -> anyhow::Result<()> {
-        let now = Instant::now();
         let mut wait =
             Duration::from_nanos(self.wake_at.saturating_sub(hostnet::now_boottime_ns()))
                 .min(LONGEST_SLEEP)
                 .min(self.detection / 2);
         if let Some(at) = self.channel.next_poll() {
             wait = wait.min(at.saturating_sub(self.started.elapsed()));
-        }
-        if let Some((probe, _)) = &self.probe {
-            wait = wait.min(probe.next_wakeup().saturating_duration_since(now));
         }
         if let Some(announcing) = &self.announcing {
             let mut next = announcing.schedule.clone();
@@ -254,16 +248,13 @@ impl Membership {
                 AnnounceStep::Announce | AnnounceStep::Done => Duration::ZERO,
             };
         }
-        let mut fds = vec![
+        let mut fds = [
             PollFd::new(self.sockets[0].as_fd(), PollFlags::POLLIN),
             PollFd::new(self.sockets[1].as_fd(), PollFlags::POLLIN),
             PollFd::new(inbox.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.monitor.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.responder.as_fd(), PollFlags::POLLIN),
         ];
-        if let Some((probe, _)) = &self.probe {
-            fds.push(PollFd::new(probe.as_fd(), PollFlags::POLLIN));
-        }
         match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno).context("cannot wait for the control channel"),
@@ -373,6 +364,7 @@ impl Membership {
     fn on_message(&mut self, message: Message) {
         match message {
             Message::Supervisor(event) => self.on_server(event),
+            Message::Neighbours(evidence) => self.step(Event::ServiceLinkEvidence(evidence)),
             Message::Crash { service, signal } => {
                 self.events.add(
                     "server_crashed",
@@ -533,7 +525,7 @@ impl Membership {
                     self.journal.send(Order::Via(link));
                 }
                 Action::HoldAddress(holding) => self.hold(holding),
-                Action::ProbeServiceLink => self.start_probe(),
+                Action::ProbeServiceLink => self.ask_around(),
                 // Only a configured arbiter is asked, and the configuration knows none yet.
                 Action::AskArbiter { .. } => {}
                 Action::Report(notice) => {
@@ -691,34 +683,10 @@ impl Membership {
         }
     }
 
-    fn start_probe(&mut self) {
-        let peers: Vec<Mac> = self.peer_macs.iter().flatten().copied().collect();
-        let frames = self.switchboard.service_frames();
-        match hostnet::probe_neighbours(&self.interfaces[0], &peers, PROBED, self.detection) {
-            Ok(probe) => self.probe = Some((probe, frames)),
-            Err(error) => tracing::warn!(%error, "cannot probe the service link"),
-        }
-    }
-
-    fn follow_probe(&mut self) {
-        let Some((probe, frames)) = &mut self.probe else { return };
-        let heard = self.switchboard.service_frames() > *frames;
-        let alive = match probe.poll(Instant::now()) {
-            Ok(None) if heard => Some(true),
-            Ok(None) => return,
-            Ok(Some(LinkEvidence::Alive(_))) => Some(true),
-            Ok(Some(LinkEvidence::Silent { .. })) => Some(heard),
-            // Nobody is known who could answer: only what arrives by itself is evidence.
-            Ok(Some(LinkEvidence::NobodyToAsk)) => heard.then_some(true),
-            Err(error) => {
-                tracing::warn!(%error, "cannot probe the service link");
-                None
-            }
-        };
-        self.probe = None;
-        if let Some(alive) = alive {
-            self.step(Event::ServiceLinkEvidence { alive });
-        }
+    fn ask_around(&self) {
+        let peers = self.peer_macs.iter().flatten().copied().collect();
+        // The thread lives as long as this one sends.
+        let _ = self.asker.send(peers);
     }
 
     fn keep_channel(&mut self) {

@@ -10,6 +10,7 @@
 //! - *supervisor* ([`crate::supervisor`]): the servers' processes;
 //! - *operator* ([`operator_socket`]): status, events, switchover.
 
+mod asker;
 mod call;
 mod epoch_file;
 mod events;
@@ -125,6 +126,13 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     // What a predecessor's server still holds can be carried on by nobody here.
     hostnet::destroy_sockets(&endpoints)?;
 
+    let asker = {
+        let interface = service_link.clone();
+        let (flows, patience) = (datapath.flow_table()?, node.detection());
+        let post = post.clone();
+        let parts = asker::Parts { interface, switchboard, flows, patience };
+        asker::start(parts, move |evidence| post.send(Message::Neighbours(evidence)))?
+    };
     let membership_report = Arc::new(Mutex::new(None));
     let membership = Membership::new(
         &config,
@@ -133,6 +141,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
             channel: Channel::new(psk, identity(&config), Rng::system()),
             interfaces: [service_link, cluster_link],
             switchboard,
+            asker,
             journal: worker.orders.clone(),
             output: output.as_ref().map(|(orders, _)| orders.clone()),
             events: events.clone(),

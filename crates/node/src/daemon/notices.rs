@@ -24,6 +24,13 @@ pub fn describe(notice: &Notice) -> (&'static str, String, Value) {
             ),
             json!({"wait_ms": ms(wait)}),
         ),
+        Notice::CutOff => (
+            "cut_off",
+            "nobody is heard on either link: this node may itself be cut off, so it waits for a \
+             sign of life on the service link"
+                .into(),
+            json!({}),
+        ),
         Notice::LinkLost { link } => (
             "link_lost",
             format!("the {} carries no heartbeats", link_name(link)),
