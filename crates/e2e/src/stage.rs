@@ -271,7 +271,7 @@ impl Stage {
     }
 
     /// From `since_ns` on, no segment from the service address has left `node` on the service
-    /// link. A node that has become backup meanwhile passes the primary's SYN, FIN and RST on.
+    /// link. Once the other node has it for a backup it passes that one's SYN, FIN and RST on.
     ///
     /// # Panics
     /// If one has.
@@ -279,11 +279,11 @@ impl Stage {
         let host = self.pair.lab.host(node).unwrap_or_else(|e| panic!("{e}"));
         let mac = host.mac(lab::Link::Service);
         // A role's time is that from which the kernel may obey.
-        let backup = |(who, event): &(&str, Event)| {
-            *who == node && event.fields.get("role") == Some(&"backup".into())
+        let duplex = |(who, event): &(&str, Event)| {
+            *who != node && event.fields.get("duplex") == Some(&true.into())
         };
-        let armed = self.events("role", since_ns).into_iter().find(backup);
-        let backup_ns = armed.map(|(_, event)| event.boottime_ns);
+        let backup = self.events("role", since_ns).into_iter().find(duplex);
+        let backup_ns = backup.map(|(_, event)| event.boottime_ns);
         let (dir, at) = (self.pair.lab.dir(), self.pair.at());
         let said = trace::segments_from(dir, mac, at, since_ns, backup_ns)
             .unwrap_or_else(|e| panic!("cannot read the capture: {e:#}"));

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
-use demo::clock::now_ns;
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use lab::{Link, read_pcap};
+
+use crate::witness::Wall;
 
 /// A TCP segment of a service.
 #[derive(Clone, Debug)]
@@ -29,7 +30,8 @@ pub(crate) fn segments_from(
     since_ns: u64,
     backup_ns: Option<u64>,
 ) -> anyhow::Result<Vec<Segment>> {
-    let wall = |ns| SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(ns));
+    let clocks = Wall::read();
+    let wall = |ns| UNIX_EPOCH + Duration::from_nanos(clocks.ns(ns));
     let (since, backup) = (wall(since_ns), backup_ns.map(wall));
     let mut found = Vec::new();
     for frame in read_pcap(&lab_dir.join(format!("{}.pcap", Link::Service.name())))? {

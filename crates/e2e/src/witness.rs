@@ -322,14 +322,14 @@ fn addresses(event: &Event) -> anyhow::Result<Addresses> {
 }
 
 /// Translates from [`now_ns`]'s clock to that of the captures.
-struct Wall {
+pub(crate) struct Wall {
     boottime_ns: u64,
     since_epoch_ns: u64,
 }
 
 impl Wall {
     /// Reads both clocks at once: of a few tries, the one that took least time.
-    fn read() -> Wall {
+    pub(crate) fn read() -> Wall {
         let read = || {
             let begun = Instant::now();
             let boottime_ns = now_ns();
@@ -341,7 +341,7 @@ impl Wall {
         tries.expect("there are tries").1
     }
 
-    fn ns(&self, boottime_ns: u64) -> u64 {
+    pub(crate) fn ns(&self, boottime_ns: u64) -> u64 {
         self.since_epoch_ns - self.boottime_ns.saturating_sub(boottime_ns)
     }
 }
