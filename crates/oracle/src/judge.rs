@@ -4,7 +4,7 @@ use crate::capture::{Files, Segment};
 use crate::cover::Cover;
 use crate::emitters::{Emitters, Way};
 use crate::error::JudgeError;
-use crate::one_tcp::{Client, OneTcp, Place};
+use crate::one_tcp::{Client, OneTcp, Place, SAME_INSTANT_NS};
 use crate::report::Report;
 use crate::silence::Waiting;
 use crate::split::{Connection, WIDEST};
@@ -308,6 +308,7 @@ impl Judge<'_> {
         self.inward.reach(place.end);
         if let Some((_, held)) = self.held.iter_mut().find(|(node, _)| *node == s.host) {
             held.insert(place.start, place.end);
+            self.one_tcp.arrived(s, held.prefix());
         }
     }
 
@@ -377,7 +378,9 @@ impl Judge<'_> {
 
     /// Invariant 5: a crash is silence. An end that was sent before it may be repeated.
     fn may_end(&mut self, s: &Segment) {
-        let Some(crash) = self.report.story.crash(s.host.into(), s.at_ns) else {
+        // One that had left just before may still be on its way to the port.
+        let left_ns = s.at_ns.saturating_sub(SAME_INSTANT_NS);
+        let Some(crash) = self.report.story.crash(s.host.into(), left_ns) else {
             self.ended = true;
             return;
         };

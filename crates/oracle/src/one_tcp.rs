@@ -17,7 +17,7 @@ use crate::verdict::Class;
 /// Timestamp clocks tick in milliseconds; this much may be rounding and the way to the port.
 const CLOCK_SLACK_MS: u64 = 1000;
 /// Segments of one host this close together may have changed places on the way to its port.
-const SAME_INSTANT_NS: u64 = 1_000_000;
+pub(crate) const SAME_INSTANT_NS: u64 = 1_000_000;
 /// A processor may stand still for so long with a segment in its hands, which others overtake.
 const OVERTAKEN_NS: u64 = 50_000_000;
 /// The largest shift that counts (RFC 7323 §2.3).
@@ -93,6 +93,8 @@ pub(crate) struct OneTcp {
     /// The newest SYN-ACK's.
     repeated: Option<Offer>,
     said: HashMap<(u8, Link), Said>,
+    /// Since when a node had the client's stream, and up to which position it was whole. Ascending.
+    arrived: Vec<(u64, u64)>,
     /// Behind the last position that the client's windows allow.
     client_edge: u64,
     client_tsval: Option<u32>,
@@ -132,6 +134,19 @@ impl OneTcp {
         {
             self.client_tsval = Some(tsval);
         }
+    }
+
+    /// With this segment a node has the client's stream up to here.
+    pub(crate) fn arrived(&mut self, s: &Segment, whole: u64) {
+        if self.arrived.last().is_none_or(|&(_, known)| whole > known) {
+            self.arrived.push((s.at_ns, whole));
+        }
+    }
+
+    /// What a node had of the client's stream at that time.
+    fn had(&self, at_ns: u64) -> u64 {
+        let until = self.arrived.partition_point(|&(since_ns, _)| since_ns <= at_ns);
+        until.checked_sub(1).map_or(0, |last| self.arrived[last].1)
     }
 
     /// A SYN-ACK: every repeat says the same, and nobody changes it on its way.
@@ -192,7 +207,9 @@ impl OneTcp {
                 // The window of a SYN-ACK is not scaled (RFC 7323 §2.2).
                 let scale = if s.flags.syn { 0 } else { self.scale_of(self.service) };
                 let edge = ack + (u64::from(s.window) << scale);
-                allows(s, edge, before.edge, sent, report);
+                // It may have waited in its port's queue since it was built.
+                let built_ns = s.at_ns.saturating_sub(report.story.queue_ns);
+                allows(s, edge, before.edge, self.had(built_ns), report);
                 if said.edge.is_none_or(|(known, _)| edge > known) {
                     said.edge = Some((edge, s.at_ns));
                 }
@@ -331,15 +348,15 @@ impl OneTcp {
     }
 }
 
-/// The window's right edge: a client must never find that it has sent too much.
-fn allows(s: &Segment, edge: u64, before: Option<u64>, sent: u64, report: &mut Report<'_>) {
+/// The window's right edge: what has arrived must not be refused.
+fn allows(s: &Segment, edge: u64, before: Option<u64>, had: u64, report: &mut Report<'_>) {
     let Some(before) = before.filter(|&before| edge < before) else { return };
     let by = Some(before - edge);
     let seen = format!("{edge}");
     // What the client sends was allowed by `before` at the latest.
-    if edge < sent.min(before) {
-        let expected = format!("a window's edge at {} or above, which the client has sent", sent);
-        report.find((Class::I4, "edge"), s, Some(sent - edge), expected, seen);
+    if edge < had.min(before) {
+        let expected = format!("a window's edge at {had} or above, which had arrived");
+        report.find((Class::I4, "edge"), s, Some(had - edge), expected, seen);
     } else {
         let expected = format!("a window's edge at {before} or above");
         report.find((Class::EdgeShrunk, "edge_shrunk"), s, by, expected, seen);

@@ -15,6 +15,15 @@ static __always_inline int take(enum counter why)
 	return TC_ACT_STOLEN;
 }
 
+/* What was logged after the daemon looked at the log and before the adoption began is replayed as
+ * well, and nobody has added it. */
+static __always_inline void include_latest(struct flow *flow)
+{
+	if (!seq_after(flow->rcv_run, flow->replay_end) &&
+	    seq_after(flow->rcv_max, flow->replay_end))
+		flow->replay_end = flow->rcv_max;
+}
+
 /* A child that is being adopted speaks only once it has read the whole log: its acknowledgement
  * never steps back behind the dead primary's. */
 static __always_inline int child_out(const struct packet *p, const struct flow_key *key,
@@ -29,6 +38,7 @@ static __always_inline int child_out(const struct packet *p, const struct flow_k
 			log_event(key, RECORD_DIVERGED, p->seq, 0, flow->service, true);
 		return take(COUNT_CHILD_SILENCED);
 	}
+	include_latest(flow);
 	if ((__s32)(p->ack - flow->replay_end) >= 0) {
 		flow->state = FLOW_OPEN;
 		/* Not urgent: the flow runs, and the daemon has only its books to close. */

@@ -113,6 +113,7 @@ struct flow {
 	__u32 iss;
 	__u32 una;	/* highest acknowledgement seen from the client; never steps back */
 	__u32 rcv_max;	/* end of the highest client segment seen */
+	__u32 rcv_run;	/* from here to rcv_max no byte is missing; later than need be */
 	__u32 window;	/* the client's latest window, unscaled */
 	__u32 snd_edge;	/* end of the furthest window the client has opened */
 	__u32 tsval;	/* the client's latest TSval */
@@ -136,6 +137,7 @@ struct flow {
 	__u8 state;
 	__u8 flags;
 	__u8 child; /* enum child */
+	__u32 pad;
 };
 
 /* Asks for a flow's state, and for what belongs to it while it is adopted, to be as in `flow`. */

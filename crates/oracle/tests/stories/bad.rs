@@ -453,6 +453,20 @@ fn the_windows_edge_steps_back_behind_what_the_client_has_sent() {
     assert_eq!(verdict.findings[0].by, Some(1000 - (3 << 7)));
 }
 
+#[test]
+fn an_edge_that_waited_for_its_port_is_not_behind_what_arrived_meanwhile() {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /");
+    let more = scene.client_says(PSH, &[1; 1000]);
+    scene.up(more, Fate::LostBetween);
+    scene.waits(2 * MS);
+    scene.server_window = 3;
+    scene.server_acks();
+    scene.story.queue_ns = 5 * MS;
+    let verdict = scene.judge();
+    assert!(verdict.without(&[Class::EdgeShrunk]).is_empty(), "{verdict}");
+}
+
 // Invariant 5.
 
 #[test]
@@ -523,8 +537,12 @@ fn crashed() -> Scene {
 
 #[test]
 fn a_crash_is_silence() {
+    // An end of the same instant may have left just before.
     let mut scene = crashed();
     scene.server_ends();
+    scene.expect_good();
+    let mut scene = crashed();
+    scene.waits(2 * MS).server_ends();
     scene.expect(Class::I5, "no FIN from a server that crashed");
     // Without a backup it cannot be.
     scene.story.simplex.push(Interval { from_ns: 0, to_ns: None });
