@@ -103,8 +103,8 @@ pub fn blame(what: &str, at_ns: u64) -> ! {
     panic!("{what}, and the machine was not at a standstill ({list:?})");
 }
 
-/// The longest standstill since then that a pair takes for a death.
-fn worst_since(began_ns: u64) -> Option<Duration> {
+/// The longest standstill since then that a pair may take for a death, on [`now_ns`]'s clock.
+pub fn stood_still_since(began_ns: u64) -> Option<Duration> {
     let stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let since = stalls.iter().filter(|stall| stall.until_ns >= began_ns).map(|stall| stall.took);
     since.max().filter(|took| *took >= DEADLY)
@@ -122,7 +122,7 @@ pub fn undisturbed<T>(play: impl Fn() -> T) -> T {
             Ok(done) => return done,
             Err(panic) => match panic.downcast::<Disturbed>() {
                 Ok(disturbed) => eprintln!("played again: {disturbed}"),
-                Err(panic) => match worst_since(began_ns) {
+                Err(panic) => match stood_still_since(began_ns) {
                     Some(took) => eprintln!("played again: the machine stood still for {took:?}"),
                     None => resume_unwind(panic),
                 },

@@ -43,7 +43,10 @@ pub(crate) fn play(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Res
     let queue_ns = wire_queue(plan.work.rate_mbit).as_nanos() as u64;
     let mut evidence = Evidence { up_ns: stage.up_ns, queue_ns, ..Evidence::default() };
     let played = on(&mut stage, plan, &mut evidence);
-    evidence.disturbed = disturbance(&evidence);
+    evidence.disturbed = disturbance(&evidence).or_else(|| {
+        let worst = machine::stood_still_since(evidence.up_ns)?;
+        Some(format!("the machine stood still for {worst:?}"))
+    });
     let good = matches!(rules::judge(plan, &evidence), Outcome::Good | Outcome::Explained(_));
     if played.is_err() || !good {
         if evidence.last_words.is_empty() {
