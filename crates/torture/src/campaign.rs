@@ -114,7 +114,6 @@ impl Campaign {
                         text,
                         class: None,
                         at_ns: None,
-                        last_ns: None,
                         flow_began_ns: None,
                     };
                     (Evidence::default(), Outcome::Failed(vec![complaint]))

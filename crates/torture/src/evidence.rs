@@ -1,21 +1,10 @@
 //! What was seen in a run, unjudged.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use demo::shop::Twice;
 use lab::Starved;
 use serde::Serialize;
-
-use crate::stage::DETECTION_MS;
-
-/// How long after the end of a partition one of two nodes that serve may take to give way, ns. A
-/// node sends a heartbeat over both links each fifth of the detection time, whatever it hears, and
-/// the first one that says that its sender serves as well makes the lower of the two close its
-/// fence in the same step (`Core::settle_rivalry` in `crates/cluster/src/primary.rs`; no answer is
-/// waited for). The detection time is for the way: a node that lives and is not heard for so long
-/// is cut off.
-pub const YIELDS_WITHIN_NS: u64 = DETECTION_MS as u64 * 1_000_000 * 6 / 5;
 
 /// What a client program did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -101,8 +90,6 @@ pub struct Found {
     pub class: String,
     /// When, on [`demo::clock::now_ns`]'s clock; a gap has no time.
     pub at_ns: Option<u64>,
-    /// When the last one that is alike was.
-    pub last_ns: Option<u64>,
     /// When the flow began.
     pub flow_began_ns: Option<u64>,
     /// The finding.
@@ -129,14 +116,10 @@ pub struct Evidence {
     pub up_ns: u64,
     /// What was done, in order.
     pub done: Vec<Done>,
-    /// When what lasts for a time was over, on [`demo::clock::now_ns`]'s clock.
-    pub over_ns: Option<u64>,
     /// When the pair had been mended for the second step, if it was.
     pub mended_between_ns: Option<u64>,
     /// When everything had been mended.
     pub mended_ns: Option<u64>,
-    /// How long a frame that its host's fence has let out may lie in a queue, ns.
-    pub queue_ns: u64,
     /// How the host that was to be short of memory felt it.
     pub starved: Option<Starved>,
     /// Nobody had felt it until a program was started there for that alone.
@@ -193,28 +176,6 @@ impl Evidence {
         self.events("promoted").any(|said| {
             said.at_ns >= first.at_ns && first.node.as_deref() == Some(said.node.as_str())
         })
-    }
-
-    /// The report of the node that gave way to another one that served as well, in time.
-    fn gave_way(&self) -> Option<&Said> {
-        let over_ns = self.over_ns?;
-        let in_time = over_ns..=over_ns + YIELDS_WITHIN_NS;
-        self.events("two_primaries")
-            .find(|said| said.text.ends_with("gives way") && in_time.contains(&said.at_ns))
-    }
-
-    /// From the end of a partition until nothing came any more of the node that gave way. A node
-    /// reports that it does when it has closed its fence.
-    pub fn rivalry(&self) -> Option<RangeInclusive<u64>> {
-        let gave_way = self.gave_way()?;
-        Some(self.over_ns?..=gave_way.at_ns + self.queue_ns)
-    }
-
-    /// Both nodes served at once, and the one that had the clients gives way: the node on which
-    /// something was done first, and which they cannot have reached, stays.
-    pub fn gave_way_to_hit_node(&self) -> bool {
-        let hit = self.done.first().and_then(|first| first.node.as_deref());
-        self.gave_way().is_some_and(|said| Some(said.node.as_str()) != hit)
     }
 
     /// A server or a daemon died of what was done to it.

@@ -10,7 +10,7 @@ use demo::clock::now_ns;
 use demo::pair::{CLIENT, other};
 use demo::shop::Notes;
 use e2e::machine::{self, Disturbed};
-use e2e::witness::{TOLERATED, wire_queue};
+use e2e::witness::TOLERATED;
 use lab::{Link, Way};
 use oracle::{Class, Gap};
 
@@ -26,8 +26,7 @@ use crate::stage::{Stage, Waiting};
 
 /// How long clients may need, from the last fault on.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// The same where clients may wait for good: for a server with flipped bits, with nobody left, or
-/// for a node that gives way to the other one after a partition.
+/// The same where clients may wait for good: for a server with flipped bits, or with nobody left.
 const PATIENCE_IN_VAIN: Duration = Duration::from_secs(5);
 
 /// Plays a plan. `product` is the daemon's program; files of a run that is to be looked at go to
@@ -40,8 +39,7 @@ pub(crate) fn play(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Res
     let (started, before) = (Instant::now(), Held::now());
     let mut stage = Stage::up(plan, product, artifacts)?;
     let dir = Folder::new(stage.pair.lab.dir());
-    let queue_ns = wire_queue(plan.work.rate_mbit).as_nanos() as u64;
-    let mut evidence = Evidence { up_ns: stage.up_ns, queue_ns, ..Evidence::default() };
+    let mut evidence = Evidence { up_ns: stage.up_ns, ..Evidence::default() };
     let played = on(&mut stage, plan, &mut evidence);
     evidence.disturbed = disturbance(&evidence).or_else(|| {
         let worst = machine::stood_still_since(evidence.up_ns)?;
@@ -111,7 +109,7 @@ fn on(stage: &mut Stage, plan: &Plan, evidence: &mut Evidence) -> anyhow::Result
         let site = &stage.pair.site;
         let asking = scope.spawn(move || idle.finish(site, PATIENCE.min(patience(plan) * 2)));
         if let Some(act) = lasting {
-            evidence.over_ns = stage.end(act)?;
+            stage.end(act)?;
         }
         Ok(asking.join().expect("the thread does not panic"))
     })?;
@@ -261,7 +259,6 @@ fn testimony(stage: &Stage) -> Oracle {
     let found = |f: &&oracle::Finding| Found {
         class: name(&f.class),
         at_ns: at(f.at_ns),
-        last_ns: at(f.last_ns),
         flow_began_ns: at(f.flow_began_ns),
         text: f.to_string(),
     };
@@ -279,12 +276,12 @@ fn testimony(stage: &Stage) -> Oracle {
 }
 
 fn gap(text: String) -> Found {
-    Found { class: "gap".to_owned(), at_ns: None, last_ns: None, flow_began_ns: None, text }
+    Found { class: "gap".to_owned(), at_ns: None, flow_began_ns: None, text }
 }
 
 fn patience(plan: &Plan) -> Duration {
     match plan.kind {
-        Kind::FlipServer | Kind::FlipDaemon | Kind::Partition => PATIENCE_IN_VAIN,
+        Kind::FlipServer | Kind::FlipDaemon => PATIENCE_IN_VAIN,
         _ if rules::nobody_is_left(plan) => PATIENCE_IN_VAIN,
         _ => PATIENCE,
     }

@@ -1,11 +1,9 @@
 //! The judgement of a run: every complaint is a failure, unless a row of [`RULES`] says why this
 //! run had to have it.
 
-use std::ops::RangeInclusive;
-
 use serde::Serialize;
 
-use crate::evidence::{ClientReport, Evidence, Found, YIELDS_WITHIN_NS};
+use crate::evidence::{ClientReport, Evidence, Found};
 use crate::fault::{Act, Kind, Who};
 use crate::plan::{Plan, Scheme};
 
@@ -53,9 +51,6 @@ pub struct Complaint {
     /// When it was, if that is known, on [`demo::clock::now_ns`]'s clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_ns: Option<u64>,
-    /// When the last one that is alike was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_ns: Option<u64>,
     /// When the flow began, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_began_ns: Option<u64>,
@@ -94,61 +89,6 @@ pub const RULES: [Rule; 8] = [
         excuses: |c, evidence| {
             c.early && c.is_one_of(&[Sort::ClientError, Sort::Reset])
                 || c.is_stray_rst() && c.is_older_than(evidence.mended_between_ns)
-        },
-        apart: false,
-    },
-    Rule {
-        name: "partition",
-        why: "without an arbiter silence on both links is taken for death, so both nodes served, \
-              one of them heard by nobody; from the healing on the old connections hear both, \
-              until one node has heard of the other, gives way and says so, which must be within \
-              1.2 detection times",
-        about: |plan, _| plan.kind == Kind::Partition,
-        excuses: |c, evidence| {
-            let Some(rivalry) = evidence.rivalry() else { return false };
-            match c.sort {
-                // The one that stays may hear of the other one later.
-                Sort::SplitBrain => {
-                    let soon = rivalry.start() + YIELDS_WITHIN_NS;
-                    c.is_within(&(*rivalry.start()..=soon))
-                }
-                _ => {
-                    let old = c.is_older_than(evidence.over_ns);
-                    c.is_found(&["I3", "I4"]) && old && c.is_within(&rivalry)
-                }
-            }
-        },
-        apart: false,
-    },
-    Rule {
-        name: "partition-lost",
-        why: "both nodes served in a partition, in epochs of one number, and the lower name stays: \
-              the node that the clients were with gave way to the one that was cut off, which \
-              lacks what their connections have become: they end",
-        about: |plan, evidence| plan.kind == Kind::Partition && evidence.gave_way_to_hit_node(),
-        excuses: |c, evidence| {
-            let over_ns = evidence.over_ns.unwrap_or(u64::MAX);
-            let found = c.is_found(&["I1", "I4", "I5"]) && c.is_older_than(evidence.over_ns);
-            c.sort == Sort::ClientError
-                || (c.sort == Sort::Reset || found) && c.is_within(&(over_ns..=u64::MAX))
-        },
-        apart: false,
-    },
-    Rule {
-        name: "partition-contested",
-        why: "both nodes served in a partition, and what they said differs, as replies of the scheme \
-              message do: the one that gives way resets what it has served before it is silent, \
-              since nobody can say with whose bytes a client goes on",
-        about: |plan, evidence| {
-            plan.kind == Kind::Partition
-                && plan.scheme == Scheme::Message
-                && evidence.rivalry().is_some()
-        },
-        excuses: |c, evidence| {
-            let over_ns = evidence.over_ns.unwrap_or(u64::MAX);
-            let found = c.is_found(&["I5"]) && c.is_older_than(evidence.over_ns);
-            c.sort == Sort::ClientError
-                || (c.sort == Sort::Reset || found) && c.is_within(&(over_ns..=u64::MAX))
         },
         apart: false,
     },
@@ -205,12 +145,6 @@ impl Complaint {
     /// The oracle found it, in one of these classes.
     fn is_found(&self, classes: &[&str]) -> bool {
         self.class.as_deref().is_some_and(|class| classes.contains(&class))
-    }
-
-    /// It is from this time, and so are all that are alike.
-    fn is_within(&self, time: &RangeInclusive<u64>) -> bool {
-        let last_ns = self.last_ns.or(self.at_ns);
-        [self.at_ns, last_ns].iter().all(|at| at.is_some_and(|at| time.contains(&at)))
     }
 
     /// It is about a flow that was there at this time.
@@ -276,8 +210,8 @@ pub fn judge(plan: &Plan, evidence: &Evidence) -> Outcome {
 fn complaints(evidence: &Evidence) -> Vec<Complaint> {
     let mut all = Vec::new();
     let mut add = |sort, early, text: String, at_ns| {
-        let (class, last_ns, flow_began_ns) = (None, None, None);
-        all.push(Complaint { sort, early, text, class, at_ns, last_ns, flow_began_ns });
+        let (class, flow_began_ns) = (None, None);
+        all.push(Complaint { sort, early, text, class, at_ns, flow_began_ns });
     };
     for client in &evidence.clients {
         let early = client.batch == 0;
@@ -325,7 +259,6 @@ fn complaints(evidence: &Evidence) -> Vec<Complaint> {
             text: found.text.clone(),
             class: Some(found.class.clone()),
             at_ns: found.at_ns,
-            last_ns: found.last_ns,
             flow_began_ns: found.flow_began_ns,
         };
         all.extend(evidence.oracle.findings.iter().map(complaint));
@@ -355,7 +288,7 @@ mod tests {
 
     fn found(class: &str, at_ns: u64) -> Found {
         let (class, at_ns) = (class.into(), Some(at_ns));
-        Found { class, at_ns, last_ns: None, flow_began_ns: None, text: "other bytes".into() }
+        Found { class, at_ns, flow_began_ns: None, text: "other bytes".into() }
     }
 
     fn disagreeing() -> Shop {
@@ -440,123 +373,18 @@ mod tests {
         assert!(matches!(judge(&plan, &two), Outcome::Failed(_)));
     }
 
-    /// A partition that is over at 2 s; nodes are asked for a wire's queue of 1 ms.
-    struct Partition {
-        said: Vec<Said>,
-        findings: Vec<Found>,
-        error: Option<&'static str>,
-    }
-
-    /// The same where replies differ.
-    fn contested(said: Vec<Said>, findings: Vec<Found>, error: Option<&'static str>) -> Outcome {
-        Partition { said, findings, error }.judged(Scheme::Message)
-    }
-
-    const OVER_NS: u64 = 2_000_000_000;
     const MS: u64 = 1_000_000;
 
-    impl Partition {
-        fn outcome(self) -> Outcome {
-            self.judged(Scheme::Track)
-        }
-
-        fn judged(self, scheme: Scheme) -> Outcome {
+    /// Whoever is cut off from everybody claims nothing.
+    #[test]
+    fn a_partition_explains_nothing() {
+        for scheme in [Scheme::Track, Scheme::Message] {
             let plan = plan(Kind::Partition, |plan| plan.scheme == scheme);
-            let clients = vec![client(0, self.error, false)];
-            let mut evidence = of(&plan, clients);
-            evidence.done[0].node = Some("a".into());
-            (evidence.over_ns, evidence.queue_ns) = (Some(OVER_NS), MS);
-            evidence.mended_ns = Some(OVER_NS + 2000 * MS);
-            (evidence.said, evidence.oracle.findings) = (self.said, self.findings);
-            judge(&plan, &evidence)
+            let mut evidence = of(&plan, vec![client(0, None, false)]);
+            assert_eq!(judge(&plan, &evidence), Outcome::Good);
+            evidence.said = vec![said("two_primaries", 1_100 * MS)];
+            assert!(matches!(judge(&plan, &evidence), Outcome::Failed(_)));
         }
-    }
-
-    /// The clients' node b stays or gives way; both say so in these times, ms after the end.
-    fn met(b: &str, gives_way_ms: u64, stays_ms: u64) -> Vec<Said> {
-        let a = if b == "stays" { "gives way" } else { "stays" };
-        let two = |node: &str, does: &str| {
-            let after_ms = if does == "stays" { stays_ms } else { gives_way_ms };
-            let text = format!("this node {does}");
-            Said { node: node.into(), text, ..said("two_primaries", OVER_NS + after_ms * MS) }
-        };
-        vec![two("b", b), two("a", a)]
-    }
-
-    /// Of an old flow, first and last so long after the end.
-    fn between(class: &str, first_ms: u64, last_ms: u64) -> Found {
-        let last_ns = Some(OVER_NS + last_ms * MS);
-        Found { last_ns, flow_began_ns: Some(5), ..found(class, OVER_NS + first_ms * MS) }
-    }
-
-    #[test]
-    fn a_partition_explains_what_is_heard_until_one_node_gives_way() {
-        let outcome =
-            |said, found| Partition { said, findings: vec![found], error: None }.outcome();
-        let is_failed = |outcome: Outcome| matches!(outcome, Outcome::Failed(_));
-        let explained = Outcome::Explained(vec!["partition"]);
-        let met = || met("stays", 20, 30);
-        for class in ["I3", "I4"] {
-            assert_eq!(outcome(met(), between(class, 0, 0)), explained);
-            // One millisecond in the queue.
-            assert_eq!(outcome(met(), between(class, 21, 21)), explained);
-            assert!(is_failed(outcome(met(), between(class, 22, 22))), "{class}: it gave way");
-            assert!(is_failed(outcome(met(), between(class, 1, 22))), "{class}: and again");
-            assert!(is_failed(outcome(vec![], between(class, 1, 1))), "{class}: nobody gave way");
-            let before = Found { at_ns: Some(OVER_NS - 1), ..between(class, 0, 0) };
-            assert!(is_failed(outcome(met(), before)), "{class}: nobody can have heard that");
-            let new = Found { flow_began_ns: Some(OVER_NS + 1), ..between(class, 1, 1) };
-            assert!(is_failed(outcome(met(), new)), "{class}: a connection of afterwards");
-        }
-        for class in ["I1", "I5", "I6", "gap"] {
-            assert!(is_failed(outcome(met(), between(class, 1, 1))), "{class}");
-        }
-    }
-
-    #[test]
-    fn after_a_partition_one_node_must_give_way_in_time() {
-        let outcome = |said| Partition { said, findings: vec![], error: None }.outcome();
-        let explained = Outcome::Explained(vec!["partition"]);
-        assert_eq!(outcome(met("stays", 0, 0)), explained);
-        assert_eq!(outcome(met("stays", 120, 120)), explained);
-        for (gives_way_ms, stays_ms) in [(121, 20), (20, 121), (121, 121)] {
-            let late = outcome(met("stays", gives_way_ms, stays_ms));
-            assert!(matches!(late, Outcome::Failed(_)), "after {gives_way_ms} and {stays_ms} ms");
-        }
-        let mut before = met("stays", 0, 0);
-        before[0].at_ns = OVER_NS - 1;
-        assert!(matches!(outcome(before), Outcome::Failed(_)), "they have not met");
-    }
-
-    #[test]
-    fn a_partition_ends_connections_only_if_their_node_gives_way() {
-        let outcome = |said, findings, error| Partition { said, findings, error }.outcome();
-        let is_failed = |outcome: Outcome| matches!(outcome, Outcome::Failed(_));
-        assert!(is_failed(outcome(met("stays", 20, 30), vec![], Some("reset"))));
-        let lost = || met("gives way", 20, 30);
-        let explained = Outcome::Explained(vec!["partition-lost", "partition"]);
-        assert_eq!(outcome(lost(), vec![], Some("reset")), explained);
-        for class in ["I1", "I4", "I5"] {
-            let explained = Outcome::Explained(vec!["partition", "partition-lost"]);
-            let found = between(class, 500, 900);
-            assert_eq!(outcome(lost(), vec![found.clone()], None), explained, "{class}");
-            let new = Found { flow_began_ns: Some(OVER_NS + 1), ..found };
-            assert!(is_failed(outcome(lost(), vec![new], None)), "{class}: of afterwards");
-        }
-        assert!(is_failed(outcome(lost(), vec![between("I3", 500, 900)], None)));
-    }
-
-    #[test]
-    fn a_partition_under_message_ends_connections_and_changes_no_byte() {
-        let met = || met("stays", 20, 30);
-        let explained = Outcome::Explained(vec!["partition-contested", "partition"]);
-        assert_eq!(contested(met(), vec![], Some("reset")), explained);
-        for class in ["I1", "I6"] {
-            let outcome = contested(met(), vec![between(class, 500, 900)], None);
-            assert!(matches!(outcome, Outcome::Failed(_)), "{class}");
-        }
-        let nobody_met = contested(vec![], vec![], Some("reset"));
-        assert!(matches!(nobody_met, Outcome::Failed(_)), "only one has served");
     }
 
     #[test]

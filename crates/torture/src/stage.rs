@@ -261,34 +261,26 @@ impl Stage {
         })
     }
 
-    /// Ends an act that lasts for a time, once that is over; when, if it does.
-    pub(crate) fn end(&self, act: &Act) -> anyhow::Result<Option<u64>> {
-        let over_ns = |time: &Duration| {
-            thread::sleep(*time);
-            now_ns()
-        };
+    /// Ends an act that lasts for a time, once that is over.
+    pub(crate) fn end(&self, act: &Act) -> anyhow::Result<()> {
         let lab = &self.pair.lab;
         match act {
             Act::Hang(who, time) => {
-                let over_ns = over_ns(time);
+                thread::sleep(*time);
                 lab.resume(self.name(*who))?;
-                Ok(Some(over_ns))
             }
             Act::Cut { cable, time, .. } => {
-                let over_ns = over_ns(time);
+                thread::sleep(*time);
                 lab.heal(&self.cable(*cable).0)?;
-                Ok(Some(over_ns))
             }
             Act::Partition(who, time) => {
-                let over_ns = over_ns(time);
+                thread::sleep(*time);
                 self.witness.mends(self.name(*who));
                 lab.heal(self.name(*who))?;
-                Ok(Some(over_ns))
             }
             Act::Slow { who, time, .. } => {
-                let over_ns = over_ns(time);
+                thread::sleep(*time);
                 lab.slow(self.name(*who), &Slow::default())?;
-                Ok(Some(over_ns))
             }
             Act::Starve { who, time, .. } => {
                 for _ in 0..TIGHTENINGS {
@@ -298,12 +290,12 @@ impl Stage {
                         self.ask_for_memory(self.name(*who))?;
                     }
                 }
-                let over_ns = over_ns(&(*time / (TIGHTENINGS + 1)));
+                thread::sleep(*time / (TIGHTENINGS + 1));
                 lab.slow(self.name(*who), &Slow::default())?;
-                Ok(Some(over_ns))
             }
-            Act::Host(_) | Act::Server(..) | Act::Daemon(_) | Act::Flip { .. } => Ok(None),
+            Act::Host(_) | Act::Server(..) | Act::Daemon(_) | Act::Flip { .. } => {}
         }
+        Ok(())
     }
 
     /// Starts a program on a host, which cannot do without memory of its own; daemon and servers
