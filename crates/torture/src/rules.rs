@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::evidence::{ClientReport, Evidence, Found};
 use crate::fault::{Act, Kind, Who};
-use crate::plan::{Plan, Scheme};
+use crate::plan::Plan;
 
 /// How far the clocks of captures, daemons and campaign may seem apart.
 const CLOCKS_NS: u64 = 1_000_000;
@@ -72,7 +72,7 @@ pub struct Rule {
 }
 
 /// All of them.
-pub const RULES: [Rule; 8] = [
+pub const RULES: [Rule; 5] = [
     Rule {
         name: "both-dead",
         why: "the new primary's host died before the other node had joined it again: no node is \
@@ -270,7 +270,7 @@ fn complaints(evidence: &Evidence) -> Vec<Complaint> {
 mod tests {
     use super::*;
     use crate::evidence::{Done, Job, Said, Shop};
-    use crate::plan::Wanted;
+    use crate::plan::{Scheme, Wanted};
 
     fn plan(kind: Kind, wanted: impl Fn(&Plan) -> bool) -> Plan {
         Plan::from(1, Wanted::kind(kind)).find(wanted).expect("seeds do not end")
