@@ -76,6 +76,31 @@ fn many_requests() {
     assert_eq!((&journal["flows"], &journal["bytes"]), (&Value::from(0), &Value::from(0)));
 }
 
+/// Who leaves in the middle of a reply loses no protection, and leaves nothing behind.
+#[test]
+fn clients_leave_while_the_server_writes() {
+    undisturbed(leaving_clients);
+}
+
+fn leaving_clients() {
+    const CLIENTS: u64 = 40;
+    let stage = stage(MB / 4);
+    let request = format!("GET {} HTTP/1.1\r\nHost: shop\r\n\r\n", Site::LARGE);
+    for _ in 0..CLIENTS {
+        let mut stream = connect(&stage);
+        stream.write_all(request.repeat(8).as_bytes()).unwrap();
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        // What is unread makes the end a reset.
+    }
+    stage.eventually("all flows are forgotten", || replies(&stage, "flows") == 0);
+    let status = stage.status(other(stage.primary()));
+    assert_eq!(status.all["replies"]["opened"], Value::Object(Default::default()));
+    ask(&mut connect(&stage), 10);
+    let before = replies(&stage, "logged");
+    ask(&mut connect(&stage), 10);
+    stage.eventually("the next replies are held", || replies(&stage, "logged") >= before + 10);
+}
+
 /// Asks for a small file again and again.
 fn ask(stream: &mut TcpStream, times: usize) {
     let request = format!("GET {} HTTP/1.1\r\nHost: shop\r\n\r\n", Site::small_path(0));

@@ -53,6 +53,17 @@ pub(crate) struct Held {
     look_at: Instant,
     records: Vec<Record>,
     opened: BTreeMap<&'static str, u64>,
+    unheard: u64,
+}
+
+/// What the reply log of a backup has done.
+#[derive(Debug, Clone)]
+pub struct Replies {
+    pub log: Stats,
+    /// Flows whose output is not held any more, by reason.
+    pub opened: BTreeMap<&'static str, u64>,
+    /// Flows that their clients ended while their servers wrote.
+    pub unheard: u64,
 }
 
 impl Held {
@@ -68,6 +79,7 @@ impl Held {
             look_at: Instant::now(),
             records: Vec::new(),
             opened: BTreeMap::new(),
+            unheard: 0,
         }
     }
 
@@ -140,6 +152,22 @@ impl Held {
     pub fn open_gate(&mut self, key: &FlowKey) {
         self.order(self.orders.open(key), key);
         self.records.push(Record::Open { flow: name_of(key) });
+    }
+
+    /// Is nothing known of the flow?
+    pub fn is_unknown(&self, key: &FlowKey) -> bool {
+        self.log.outstream_next(key).is_none() && self.log.why_open(key).is_none()
+    }
+
+    /// The same for a flow that is over: nobody hears what its server writes.
+    pub fn leave_unheard(&mut self, key: &FlowKey) {
+        self.unheard += 1;
+        self.open_gate(key);
+    }
+
+    /// Flows that ended while their servers wrote.
+    pub fn unheard(&self) -> u64 {
+        self.unheard
     }
 
     /// Was the flow opened?

@@ -31,7 +31,7 @@ use journal::{Appended, Journal, Opened};
 use replies::Why;
 
 pub use deliver::Listener;
-pub use held::{key_of, name_of};
+pub use held::{Replies, key_of, name_of};
 pub use message::{Holding, NotAnswered};
 pub use reset::ResetError;
 

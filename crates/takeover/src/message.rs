@@ -5,18 +5,18 @@
 //! ([`deliver`](crate::deliver)), and then another server begins at the first request that was not
 //! answered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath::{Birth, Flow, FlowKey};
 use gate::Orders;
 use replies::codec::Record;
-use replies::{Plan, Policy, Stats, Why};
+use replies::{Plan, Policy, Why};
 use thiserror::Error;
 
 use crate::deliver::{self, Delivery, Lingering, Listener, Step};
-use crate::held::{Held, Written, key_of};
+use crate::held::{Held, Replies, Written, key_of};
 use crate::{Duty, Engine, GIVE_UP, Notice, ResetReason, Start, Way, forge};
 
 /// How often deliveries are looked at; less often if there are many, at 5 us each.
@@ -122,6 +122,11 @@ impl Engine {
         let (key, why) = match record {
             Record::Output { flow, seq, fin } => {
                 let key = key_of(flow);
+                if message.held.is_unknown(&key) && self.table.get(&key).is_none() {
+                    // Its client has left while the server wrote, which must not wait for orders.
+                    message.held.leave_unheard(&key);
+                    return Ok(());
+                }
                 let written = Written { seq: *seq, bytes: payload, fin: *fin };
                 let why = message.held.on_output(&key, written, now);
                 if why.is_none() && message.held.is_open(&key) {
@@ -164,10 +169,11 @@ impl Engine {
         self.message.as_mut().map_or(Vec::new(), |message| message.held.take_records())
     }
 
-    /// What the reply log holds and has done, and the flows that were opened, by reason.
-    pub fn replies(&self) -> Option<(Stats, BTreeMap<&'static str, u64>)> {
+    /// What the reply log holds and has done, and what became of flows besides.
+    pub fn replies(&self) -> Option<Replies> {
         let held = &self.message.as_ref()?.held;
-        Some((held.stats(), held.opened().clone()))
+        let (opened, unheard) = (held.opened().clone(), held.unheard());
+        Some(Replies { log: held.stats(), opened, unheard })
     }
 
     /// Follows the replies of a flow that is new in the journal.

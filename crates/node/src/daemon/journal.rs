@@ -63,7 +63,7 @@ pub struct Report {
     pub unprotected: BTreeSet<&'static str>,
     /// What the reply log holds and has done, and why flows were opened; `None` if no service's
     /// output is held.
-    pub replies: Option<(replies::Stats, BTreeMap<&'static str, u64>)>,
+    pub replies: Option<takeover::Replies>,
 }
 
 pub struct Worker {

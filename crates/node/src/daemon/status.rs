@@ -1,6 +1,5 @@
 //! What `steadfast status` shows, as one JSON object.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -128,7 +127,8 @@ fn takeover(report: &journal::Report) -> Value {
     })
 }
 
-fn replies((stats, opened): &(::replies::Stats, BTreeMap<&'static str, u64>)) -> Value {
+fn replies(replies: &takeover::Replies) -> Value {
+    let stats = &replies.log;
     json!({
         "flows": stats.flows,
         "bytes": stats.heap_bytes,
@@ -136,7 +136,8 @@ fn replies((stats, opened): &(::replies::Stats, BTreeMap<&'static str, u64>)) ->
         "regenerated": stats.regenerated,
         "streamed": stats.streamed,
         "skipped_bytes": stats.skipped_bytes,
-        "opened": opened,
+        "opened": replies.opened,
+        "unheard": replies.unheard,
     })
 }
 
