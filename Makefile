@@ -6,7 +6,7 @@
 #                ONLY="ROW ...": these; the report is bench/out/report.html
 #   make torture RUNS=n SEED=s
 #                the fault campaign: random faults at random moments; ONLY=KIND and SCHEME=NAME
-#                choose among the seeds; PAGE=1 writes docs/torture.md
+#                choose among the seeds; PAGE=1 writes docs/torture.md, or docs/torture-NAME.md
 #   make lint    formatting and lints
 #   make build   target/release/steadfast
 
@@ -42,7 +42,7 @@ torture: deps-run build
 	cargo build --release -p torture
 	$(SUDO) target/release/torture --product $(BIN) --runs $(RUNS) --seed $(SEED) \
 		$(addprefix --only ,$(ONLY)) $(addprefix --scheme ,$(SCHEME)) --json target/torture/summary.json \
-		$(if $(PAGE),--page docs/torture.md)
+		$(if $(PAGE),--page docs/torture$(addprefix -,$(SCHEME)).md)
 
 lint: deps
 	cargo fmt --all --check

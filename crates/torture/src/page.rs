@@ -12,7 +12,7 @@ pub fn page(summary: &Summary) -> String {
     let s = summary;
     let mut text = format!(
         "# Fault campaign\n\n\
-         Written by `make torture RUNS={} SEED={} PAGE=1`. Each run: a pair of nodes, random work \
+         Written by `make torture RUNS={} SEED={}{} PAGE=1`. Each run: a pair of nodes, random work \
          of real clients, a random fault at a random moment, all from the run's seed. With the \
          scheme `track`, and in some runs of `message`, they download and upload files, and every \
          byte is compared; in the others they buy in a shop whose replies cannot be made twice, \
@@ -22,6 +22,7 @@ pub fn page(summary: &Summary) -> String {
          {}; {:.0} minutes.\n\n",
         s.all.runs,
         s.seed,
+        s.wanted,
         s.machine,
         s.took_s / 60.0
     );

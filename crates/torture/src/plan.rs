@@ -224,7 +224,7 @@ impl Plan {
 }
 
 /// Which plans are played; the seeds of others are passed over.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Wanted {
     /// Only this kind.
     pub kind: Option<Kind>,
@@ -241,6 +241,16 @@ impl Wanted {
     fn has(self, plan: &Plan) -> bool {
         self.kind.is_none_or(|kind| plan.kind == kind)
             && self.scheme.is_none_or(|scheme| plan.scheme == scheme)
+    }
+}
+
+/// As arguments of `make torture`, each behind a space.
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(kind) = self.kind {
+            write!(f, " ONLY={kind}")?;
+        }
+        self.scheme.map_or(Ok(()), |scheme| write!(f, " SCHEME={scheme}"))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::campaign::{Options, Run, command};
 use crate::evidence::{Evidence, Job};
 use crate::fault::Kind;
-use crate::plan::Scheme;
+use crate::plan::{Scheme, Wanted};
 use crate::rules::{Complaint, Outcome};
 
 /// A distribution of times, ms.
@@ -141,6 +141,8 @@ pub struct Bad {
 pub struct Summary {
     /// The first seed.
     pub seed: u64,
+    /// Which seeds were played.
+    pub wanted: Wanted,
     /// Kernel and processors.
     pub machine: String,
     /// By scheme.
@@ -197,6 +199,7 @@ impl Summary {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Summary {
             seed: options.seed,
+            wanted: options.wanted,
             machine: format!("Linux {}, {processors} processors", kernel.trim()),
             schemes: BTreeMap::new(),
             all: Row::default(),
