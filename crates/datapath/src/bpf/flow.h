@@ -244,7 +244,8 @@ static __always_inline void note_stray(const struct packet *p, const struct flow
 	if (!(p->flags & TCP_ACK))
 		return;
 	if (!known) {
-		bpf_map_update_elem(&strays, key, &fresh, BPF_ANY);
+		/* Or it is over in this moment, on another processor. */
+		bpf_map_update_elem(&strays, key, &fresh, BPF_NOEXIST);
 		return;
 	}
 	known->flags |= fresh.flags;
@@ -252,7 +253,8 @@ static __always_inline void note_stray(const struct packet *p, const struct flow
 		known->una = p->ack;
 }
 
-/* A connection is over: what its ends still say to each other is none of its own. */
+/* A connection is over: what its ends still say to each other is none of its own. Said before its
+ * entry goes, or another processor finds neither and takes their next segment for a stranger's. */
 static __always_inline void leave_stray(const struct flow_key *key)
 {
 	struct stray over = { .flags = FLOW_SERVER_FIN | FLOW_CLIENT_FIN };

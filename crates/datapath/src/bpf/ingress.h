@@ -108,8 +108,8 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 		 * occasion. */
 		if (!log_event(key, RECORD_CLOSED, 0, 0, flow->service, false))
 			return drop(COUNT_DROP_RING_FULL);
-		bpf_map_delete_elem(&flows, key);
 		leave_stray(key);
+		bpf_map_delete_elem(&flows, key);
 	}
 	return send_to_peer(skb, COUNT_RELAYED);
 }
@@ -304,8 +304,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 			/* Who has no connection any more answers the client's next segment alike. */
 			if (!log_event(&key, RECORD_CLOSED, 0, 0, flow->service, false))
 				return drop(COUNT_DROP_RING_FULL);
-			bpf_map_delete_elem(&flows, &key);
 			leave_stray(&key);
+			bpf_map_delete_elem(&flows, &key);
 		} else if (flow && p->flags & TCP_FIN) {
 			flow->seen_s = now_s();
 			flow->flags |= FLOW_SERVER_FIN;
