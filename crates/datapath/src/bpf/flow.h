@@ -160,8 +160,8 @@ static __always_inline void embryo_syn_ack(struct __sk_buff *skb, const struct p
 	e->answered = 1;
 }
 
-/* A segment without a flow: does it complete a handshake that passed through here? Returns the new
- * flow, or NULL with *refused telling whether the segment must not go on. */
+/* A segment without a flow: does it complete a handshake that passed through here? Returns the flow,
+ * or NULL with *refused telling whether the segment must not go on. */
 static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 						     const struct flow_key *key, __u32 service,
 						     __u32 epoch, bool *refused)
@@ -171,7 +171,11 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 	__u32 sent;
 
 	*refused = false;
-	if (!e || !e->answered || (p->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK)
+	/* Another processor may have handled the client's next segment since the caller looked: it
+	 * makes the flow before it removes the handshake. */
+	if (!e)
+		return bpf_map_lookup_elem(&flows, key);
+	if (!e->answered || (p->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK)
 		return NULL;
 	/* The handshake's last ACK may be lost: the first data does as well. But the server says
 	 * nothing before it has heard one of the two, so both acknowledge its SYN alone. What
