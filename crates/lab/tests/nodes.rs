@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::eventually;
+use common::{eventually, measure};
 use lab::{Child, Error, Flip, FlippedBit, Host, Lab, Slow, Starved, Where};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -232,16 +232,15 @@ fn a_slow_host_gets_as_much_cpu_as_it_is_given() {
             stat.rsplit(") ").next().unwrap().split(' ').skip(1).flat_map(str::parse).collect();
         fields[10] + fields[11] + fields[12] + fields[13] // own and its children's ticks
     };
-    let (start, before) = (Instant::now(), time(busy.id()));
-    let both = cpu_percent(a);
-    let ticks = (time(busy.id()) - before) as f64 / start.elapsed().as_secs_f64();
-    println!("20%: the loop got {both:.1}%, the forking shell {ticks:.1}%");
     // Processes old and new share what the host has.
-    assert!(both > 1.0 && both + ticks < 26.0, "{both} + {ticks}");
+    measure("20%: the loop and the forking shell", 1.0..26.0, || {
+        let (start, before) = (Instant::now(), time(busy.id()));
+        let percent = cpu_percent(a);
+        assert!(percent > 1.0, "{percent}");
+        percent + (time(busy.id()) - before) as f64 / start.elapsed().as_secs_f64()
+    });
     busy.kill().unwrap();
-    let alone = cpu_percent(a);
-    println!("20%: the loop alone got {alone:.1}%");
-    assert!((10.0..26.0).contains(&alone), "{alone}");
+    measure("20%: the loop alone", 10.0..26.0, || cpu_percent(a));
     // A real-time thread can start, and is held to it too.
     let real_time = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))";
     assert!(a.command("python3").args(["-c", real_time]).status().unwrap().success());
@@ -251,9 +250,7 @@ fn a_slow_host_gets_as_much_cpu_as_it_is_given() {
         lab.slow("a", &slow).unwrap_or_else(|e| panic!("{percent}%: {e}"));
     }
     lab.slow("a", &Slow { cpu_percent: Some(5), ..Slow::default() }).unwrap();
-    let less = cpu_percent(a);
-    println!("5%: {less:.1}%");
-    assert!((2.0..8.0).contains(&less), "{less}");
+    let less = measure("5%: the loop alone", 2.0..8.0, || cpu_percent(a));
     lab.slow("a", &Slow::default()).unwrap();
     let deadline = Instant::now() + PATIENCE;
     // Twice as much is enough: others use this machine, too.
@@ -267,7 +264,7 @@ fn a_slow_host_gets_as_much_cpu_as_it_is_given() {
     lab.boot("a").unwrap();
     assert_eq!(a.slowness().unwrap(), Slow::default());
     lab.slow("a", &slow).unwrap();
-    assert!((10.0..26.0).contains(&cpu_percent(a)));
+    measure("20% after a boot: the loop alone", 10.0..26.0, || cpu_percent(a));
     let nothing = Slow { cpu_percent: Some(0), ..Slow::default() };
     assert!(lab.slow("a", &nothing).unwrap_err().to_string().contains("at least 1"));
 }

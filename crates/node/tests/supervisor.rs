@@ -475,7 +475,7 @@ fn a_server_in_the_background_is_stopped_like_any_other() {
         let grace = if stubborn { Duration::from_millis(200) } else { LIMIT };
         stage.stop(grace);
         assert!(!alive(worker), "stopping leaves nothing behind");
-        assert_eq!(begun.elapsed() >= Duration::from_millis(200), stubborn);
+        assert!(!stubborn || begun.elapsed() >= grace);
         assert!(begun.elapsed() < LIMIT / 2);
         assert!(!stage.exited().1, "it was asked to");
     }

@@ -10,6 +10,7 @@ mod stall;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
+use e2e::undisturbed;
 use lab::Link;
 use serde_json::Value;
 
@@ -20,16 +21,16 @@ use stage::{CONTROL_PORT, Family, KEY, Stage};
 macro_rules! scenes {
     ($($name:ident, $name6:ident;)*) => {
         mod scenes {
-            use super::Family;
+            use super::{Family, undisturbed};
             $(
                 #[test]
                 fn $name() {
-                    super::$name(Family::V4);
+                    undisturbed(|| super::$name(Family::V4));
                 }
 
                 #[test]
                 fn $name6() {
-                    super::$name(Family::V6);
+                    undisturbed(|| super::$name(Family::V6));
                 }
             )*
         }
@@ -282,25 +283,27 @@ fn an_address_that_another_host_uses_is_refused(family: Family) {
 /// Not hostile, but as bad: nothing could be taken over.
 #[test]
 fn a_multipath_listener_is_reported_everywhere() {
-    let stage = Stage::new(Family::V4);
-    let server = "import socket\ns = socket.socket(2, 1, 262)\ns.bind(('10.77.0.200', 7000))\n\
+    undisturbed(|| {
+        let stage = Stage::new(Family::V4);
+        let server = "import socket\ns = socket.socket(2, 1, 262)\ns.bind(('10.77.0.200', 7000))\n\
                   s.listen()\nwhile True: s.accept()\n";
-    std::fs::write(stage.lab.dir().join("multipath.py"), server).unwrap();
-    let config = stage.config("a", "b", "").replace("echo.py", "multipath.py");
-    let node = stage.start_with("a", config, KEY);
-    stage.until("status tells", || stage.status("a")["services"][0]["multipath"] == true);
-    // Events are written down by a thread of their own.
-    let mut event = None;
-    stage.until("an event tells", || {
-        event = stage.events("a").into_iter().find(|e| e["event"] == "server_multipath");
-        event.is_some()
+        std::fs::write(stage.lab.dir().join("multipath.py"), server).unwrap();
+        let config = stage.config("a", "b", "").replace("echo.py", "multipath.py");
+        let node = stage.start_with("a", config, KEY);
+        stage.until("status tells", || stage.status("a")["services"][0]["multipath"] == true);
+        // Events are written down by a thread of their own.
+        let mut event = None;
+        stage.until("an event tells", || {
+            event = stage.events("a").into_iter().find(|e| e["event"] == "server_multipath");
+            event.is_some()
+        });
+        let event = event.expect("it was waited for");
+        assert!(event["text"].to_string().contains("GODEBUG=multipathtcp=0"), "{event}");
+        let mut check = stage.lab.host("a").unwrap().command(stage::binary());
+        let check = check.args(["check", "--config"]).arg(node.config()).output().unwrap();
+        let said = String::from_utf8_lossy(&check.stdout);
+        assert!(said.contains("the server of echo listens with Multipath TCP"), "{said}");
     });
-    let event = event.expect("it was waited for");
-    assert!(event["text"].to_string().contains("GODEBUG=multipathtcp=0"), "{event}");
-    let mut check = stage.lab.host("a").unwrap().command(stage::binary());
-    let check = check.args(["check", "--config"]).arg(node.config()).output().unwrap();
-    let said = String::from_utf8_lossy(&check.stdout);
-    assert!(said.contains("the server of echo listens with Multipath TCP"), "{said}");
 }
 
 #[test]

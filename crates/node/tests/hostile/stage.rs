@@ -91,6 +91,7 @@ impl Stage {
             nix::unistd::geteuid().is_root(),
             "these tests make hosts out of namespaces: `make test` runs them as root"
         );
+        e2e::machine::watch();
         let alone = ONE_LAB.lock().unwrap_or_else(PoisonError::into_inner);
         let lab = Lab::builder()
             .hosts(&["client", "other"], &["a", "b", "x"])

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use e2e::undisturbed;
+
 use crate::stage::{Client, Family, Stage};
 
 const RING: u64 = 1 << 20;
@@ -139,44 +141,46 @@ fn a_backup_that_slept_continues_nothing_that_it_missed(family: Family) {
 /// alone goes on.
 #[test]
 fn a_backup_without_memory_ends_and_breaks_no_upload() {
-    let stage = pair(Family::V4, 100);
-    let uploads = Uploads::begin(connected(&stage));
-    let daemon = stage.lab.node("b").unwrap();
-    let nothing = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let pid = daemon.pid() as libc::pid_t;
-    // SAFETY: the new limit lives through the call, and the old one is not asked for.
-    let set = unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &nothing, std::ptr::null_mut()) };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-    stage.until("b's daemon ends", || daemon.ended().unwrap().is_some());
-    stage.until("a goes on alone", || {
-        let status = stage.status("a");
-        status["duplex"] == false && status["holding"] == true
+    undisturbed(|| {
+        let stage = pair(Family::V4, 100);
+        let uploads = Uploads::begin(connected(&stage));
+        let daemon = stage.lab.node("b").unwrap();
+        let nothing = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let pid = daemon.pid() as libc::pid_t;
+        // SAFETY: the new limit lives through the call, and the old one is not asked for.
+        let set = unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &nothing, std::ptr::null_mut()) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        stage.until("b's daemon ends", || daemon.ended().unwrap().is_some());
+        stage.until("a goes on alone", || {
+            let status = stage.status("a");
+            status["duplex"] == false && status["holding"] == true
+        });
+        let alone = uploads.sent();
+        stage.until("uploads get on", || uploads.sent() > alone + RING);
+        stage.lab.start_again("b").unwrap();
+        stage.until("b protects again", || stage.status("a")["duplex"] == true);
+        for mut client in uploads.end() {
+            client.expect_echo(10_000, "beside a new backup");
+        }
     });
-    let alone = uploads.sent();
-    stage.until("uploads get on", || uploads.sent() > alone + RING);
-    stage.lab.start_again("b").unwrap();
-    stage.until("b protects again", || stage.status("a")["duplex"] == true);
-    for mut client in uploads.end() {
-        client.expect_echo(10_000, "beside a new backup");
-    }
 }
 
 #[test]
 fn a_full_ring_slows_uploads_down() {
-    a_full_ring_slows_uploads_down_and_breaks_none(Family::V4);
+    undisturbed(|| a_full_ring_slows_uploads_down_and_breaks_none(Family::V4));
 }
 
 #[test]
 fn a_full_ring_slows_uploads_down_over_ipv6() {
-    a_full_ring_slows_uploads_down_and_breaks_none(Family::V6);
+    undisturbed(|| a_full_ring_slows_uploads_down_and_breaks_none(Family::V6));
 }
 
 #[test]
 fn a_backup_that_slept_continues_nothing() {
-    a_backup_that_slept_continues_nothing_that_it_missed(Family::V4);
+    undisturbed(|| a_backup_that_slept_continues_nothing_that_it_missed(Family::V4));
 }
 
 #[test]
 fn a_backup_that_slept_continues_nothing_over_ipv6() {
-    a_backup_that_slept_continues_nothing_that_it_missed(Family::V6);
+    undisturbed(|| a_backup_that_slept_continues_nothing_that_it_missed(Family::V6));
 }
