@@ -3,89 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle, libbpf_sys};
 
-use crate::Switchboard;
 use crate::skel::types;
-
-/// A flow as seen from the service. Addresses are kept as the kernel side keeps them: 16 bytes,
-/// IPv4 mapped, ports in network order.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FlowKey {
-    client: [u8; 16],
-    server: [u8; 16],
-    client_port: [u8; 2],
-    server_port: [u8; 2],
-}
-
-impl FlowKey {
-    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
-        Self {
-            client: mapped(client.ip()),
-            server: mapped(server.ip()),
-            client_port: client.port().to_be_bytes(),
-            server_port: server.port().to_be_bytes(),
-        }
-    }
-
-    pub fn client(&self) -> SocketAddr {
-        SocketAddr::new(unmapped(self.client), u16::from_be_bytes(self.client_port))
-    }
-
-    pub fn server(&self) -> SocketAddr {
-        SocketAddr::new(unmapped(self.server), u16::from_be_bytes(self.server_port))
-    }
-
-    /// The client's and the server's address, IPv4 mapped.
-    pub fn octets(&self) -> [[u8; 16]; 2] {
-        [self.client, self.server]
-    }
-
-    pub(crate) fn from_raw(raw: &types::flow_key) -> Self {
-        Self {
-            client: raw.client,
-            server: raw.server,
-            client_port: raw.client_port.to_ne_bytes(),
-            server_port: raw.server_port.to_ne_bytes(),
-        }
-    }
-
-    fn to_raw(self) -> types::flow_key {
-        types::flow_key {
-            client: self.client,
-            server: self.server,
-            client_port: u16::from_ne_bytes(self.client_port),
-            server_port: u16::from_ne_bytes(self.server_port),
-        }
-    }
-}
-
-impl fmt::Display for FlowKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} -> {}", self.client(), self.server())
-    }
-}
-
-impl fmt::Debug for FlowKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
-fn unmapped(octets: [u8; 16]) -> IpAddr {
-    Ipv6Addr::from(octets).to_canonical()
-}
+use crate::{FlowKey, Share, Switchboard};
 
 /// The C side's `enum flow_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -321,9 +246,11 @@ const OPT_ECN: u8 = 0x08;
 const FLOW_SERVER_FIN: u8 = 0x01;
 const FLOW_CLIENT_FIN: u8 = 0x02;
 
-/// The kernel's table of flows. All failures of single entries mean that the entry is gone, which
-/// the data path may do at any time; they are told by the return value.
+/// The kernel's table of flows, or of those in one share. All failures of single entries mean that
+/// the entry is gone, which the data path may do at any time; they are told by the return value.
 pub struct FlowTable {
+    /// All if `None`.
+    share: Option<Share>,
     flows: MapHandle,
     watched: MapHandle,
     strays: MapHandle,
@@ -389,13 +316,28 @@ impl FlowTable {
         gates: Option<Link>,
         switchboard: Switchboard,
     ) -> Self {
-        Self { flows, watched, strays, embryos, change, gates, switchboard }
+        Self { share: None, flows, watched, strays, embryos, change, gates, switchboard }
+    }
+
+    /// Only the flows of this share are seen, and forgotten, as a whole. Single ones are asked for
+    /// by those who know whose they are.
+    pub fn of(self, share: Share) -> Self {
+        Self { share: Some(share), ..self }
+    }
+
+    fn has(&self, key: &FlowKey) -> bool {
+        self.share.is_none_or(|share| key.share() == share)
+    }
+
+    /// Of the flows in question.
+    fn entries<V: Plain + Default>(&self, map: &MapHandle) -> impl Iterator<Item = (FlowKey, V)> {
+        entries(map).into_iter().filter(|(key, _)| self.has(key))
     }
 
     /// Unprotected connections that passed through this node lately.
     pub fn strays(&self) -> Vec<Stray> {
         let over = u32::from(FLOW_SERVER_FIN | FLOW_CLIENT_FIN);
-        let known = entries::<types::stray>(&self.strays).into_iter();
+        let known = self.entries::<types::stray>(&self.strays);
         let living = known.filter(|(_, stray)| stray.flags & over != over);
         living.map(|(key, stray)| Stray { key, una: stray.una }).collect()
     }
@@ -406,7 +348,7 @@ impl FlowTable {
         let young = |raw: &types::embryo| {
             u128::from(now_ms.wrapping_sub(raw.syn_ms)) <= age.as_millis() && raw.answered == 0
         };
-        let known = entries::<types::embryo>(&self.embryos).into_iter();
+        let known = self.entries::<types::embryo>(&self.embryos);
         known.filter(|(_, raw)| young(raw)).map(|(key, raw)| Embryo { key, raw }).collect()
     }
 
@@ -507,7 +449,7 @@ impl FlowTable {
             tracing::warn!(%error, "cannot list all gates: what they held leaves somewhat later");
         }
         let keys = keys.chunks_exact(size_of::<types::flow_key>()).filter_map(from_bytes);
-        keys.map(|key| FlowKey::from_raw(&key)).collect()
+        keys.map(|key| FlowKey::from_raw(&key)).filter(|key| self.has(key)).collect()
     }
 
     /// Addresses of clients, from a look at so many flows.
@@ -519,25 +461,27 @@ impl FlowTable {
         clients.into_iter().collect()
     }
 
-    /// A snapshot of every flow. Entries that come or go meanwhile may be missed.
+    /// A snapshot of the flows. Entries that come or go meanwhile may be missed.
     pub fn snapshot(&self) -> Vec<(FlowKey, Flow)> {
-        entries(&self.flows).into_iter().map(|(key, raw)| (key, Flow { raw })).collect()
+        self.entries(&self.flows).map(|(key, raw)| (key, Flow { raw })).collect()
     }
 
-    /// Forgets every flow.
+    /// Forgets the flows.
     pub fn clear(&self) {
         for (key, _) in self.snapshot() {
             self.remove(&key);
         }
         // Handshakes as well: one that completes only now may have sent bytes that nobody logged.
         for map in [&self.strays, &self.embryos] {
-            let keys: Vec<_> = map.keys().collect();
-            for key in keys {
+            let keys: Vec<types::flow_key> = map.keys().filter_map(|key| from_bytes(&key)).collect();
+            for key in keys.iter().filter(|key| self.has(&FlowKey::from_raw(key))) {
                 // Gone already is what is wanted.
-                let _ = map.delete(&key);
+                let _ = map.delete(bytes_of(key));
             }
         }
-        self.switchboard.set_flows_forgotten();
+        if self.share.is_none() {
+            self.switchboard.set_flows_forgotten();
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod counters;
 #[doc(hidden)]
 pub mod fixture;
 mod flows;
+mod key;
 mod log;
 mod order;
 mod output;
@@ -42,7 +43,8 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 
 pub use cgroup::cgroup2_root;
 pub use counters::{Counter, Counters};
-pub use flows::{Birth, Embryo, Flow, FlowKey, FlowOptions, FlowState, FlowTable, Stray};
+pub use flows::{Birth, Embryo, Flow, FlowOptions, FlowState, FlowTable, Stray};
+pub use key::{FlowKey, Share};
 pub use log::{LogSource, Record};
 pub use order::Order;
 pub use output::{Output, OutputSource};
@@ -337,7 +339,7 @@ fn handle(map: &libbpf_rs::MapMut<'_>, name: &'static str) -> Result<MapHandle, 
 fn fill_services(skel: &DatapathSkel<'_>, services: &[Service]) -> Result<(), Error> {
     for (id, service) in services.iter().enumerate() {
         for &(address, port) in &service.endpoints {
-            let address = flows::mapped(address);
+            let address = key::mapped(address);
             let key = types::service_key { address, port: port.to_be(), pad: 0 };
             let value = types::service { id: id as u32, held: service.held.into() };
             skel.maps

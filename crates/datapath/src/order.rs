@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use etherparse::{IpNumber, Ipv4Header, Ipv6Header, TcpHeader};
 
 use crate::FlowKey;
-use crate::flows::mapped;
+use crate::key::mapped;
 use crate::skel::types;
 
 /// What may be asked of a gate.

@@ -4,6 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::Share;
 use crate::skel::types;
 
 /// What a node does for its flows (the C side's `enum role`).
@@ -17,10 +18,13 @@ pub enum Role {
     Primary { duplex: bool },
 }
 
-/// Handle to the page. Cheap to copy; every copy steers the same data path.
+/// Handle to the page, for all flows or for those of one share. Cheap to copy; every copy steers the
+/// same data path.
 #[derive(Clone, Copy)]
 pub struct Switchboard {
     page: NonNull<types::ctl>,
+    /// All if `None`.
+    share: Option<Share>,
 }
 
 // SAFETY: the page is a mapping that lives as long as the process (the object behind it is leaked
@@ -32,11 +36,16 @@ unsafe impl Sync for Switchboard {}
 impl Switchboard {
     /// `page` must be the mapping of a leaked object.
     pub(crate) fn new(page: &mut types::ctl) -> Self {
-        Self { page: NonNull::from(page) }
+        Self { page: NonNull::from(page), share: None }
     }
 
-    /// Gives every bucket of flows the same role. The entry is one word, so a program sees either
-    /// the old role with the old epoch or the new with the new.
+    /// Roles, leases and fences are those of this share from here on.
+    pub fn of(self, share: Share) -> Self {
+        Self { share: Some(share), ..self }
+    }
+
+    /// Gives the flows a role. The entry is one word, so a program sees either the old role with
+    /// the old epoch or the new with the new.
     ///
     /// A crash fence of the previous role ends here.
     pub fn set_role(&self, epoch: u32, role: Role) {
@@ -49,34 +58,57 @@ impl Switchboard {
         word[..4].copy_from_slice(&epoch.to_ne_bytes());
         word[4] = kind.0 as u8;
         word[5] = duplex.into();
-        let word = u64::from_ne_bytes(word);
-        let page = self.page.as_ptr();
-        for bucket in 0..types::ctl::default().roles.len() {
-            // SAFETY: the page is mapped for the life of the process and `bucket` is in range.
-            // The C type is 8-byte aligned and 8 bytes long, and programs only load it whole.
-            let entry =
-                unsafe { AtomicU64::from_ptr((&raw mut (*page).roles[bucket]).cast::<u64>()) };
-            entry.store(word, Ordering::Release);
+        for share in self.shares() {
+            // SAFETY: the share is in the page, which is mapped for the life of the process. The C
+            // type is 8-byte aligned and 8 bytes long, and programs only load it whole.
+            let entry = unsafe { AtomicU64::from_ptr((&raw mut (*share).role).cast::<u64>()) };
+            entry.store(u64::from_ne_bytes(word), Ordering::Release);
         }
         self.clear_crash_fence();
     }
 
     /// A primary's output passes only before this instant (CLOCK_BOOTTIME, ns).
     pub fn set_lease(&self, until_ns: u64) {
-        self.word(|page| {
-            // SAFETY: only takes the field's address.
-            unsafe { &raw mut (*page).lease_until_ns }
-        })
-        .store(until_ns, Ordering::Release);
+        for share in self.shares() {
+            // SAFETY: the share is in the page, which is mapped for the life of the process.
+            let until = unsafe { AtomicU64::from_ptr(&raw mut (*share).lease_until_ns) };
+            until.store(until_ns, Ordering::Release);
+        }
     }
 
     /// A backup logs only before this instant (CLOCK_BOOTTIME, ns).
     pub fn set_journal_alive(&self, until_ns: u64) {
-        self.word(|page| {
-            // SAFETY: only takes the field's address.
-            unsafe { &raw mut (*page).journal_until_ns }
+        for share in self.shares() {
+            // SAFETY: as above.
+            let until = unsafe { AtomicU64::from_ptr(&raw mut (*share).journal_until_ns) };
+            until.store(until_ns, Ordering::Release);
+        }
+    }
+
+    /// Did the data path fence this node because a server crashed (C4)?
+    pub fn crash_fenced(&self) -> bool {
+        self.crash_fences().any(|fence| fence.load(Ordering::Acquire) != 0)
+    }
+
+    /// Opens a fence that a crash closed: nobody else can carry the flows (C4).
+    pub fn clear_crash_fence(&self) {
+        self.crash_fences().for_each(|fence| fence.store(0, Ordering::Release));
+    }
+
+    fn crash_fences(&self) -> impl Iterator<Item = &AtomicU8> {
+        self.shares().map(|share| {
+            // SAFETY: the share is in the page, which is mapped for the life of the process; all
+            // accesses from this side are atomic.
+            unsafe { AtomicU8::from_ptr(&raw mut (*share).crash_fenced) }
         })
-        .store(until_ns, Ordering::Release);
+    }
+
+    fn shares(&self) -> impl Iterator<Item = *mut types::share> {
+        let (page, only) = (self.page.as_ptr(), self.share);
+        Share::all().filter(move |share| only.is_none_or(|only| only == *share)).map(move |share| {
+            // SAFETY: only takes an address, of an element that the array has.
+            unsafe { &raw mut (*page).shares[share.index()] }
+        })
     }
 
     /// Whether this node answers for the service addresses.
@@ -86,25 +118,6 @@ impl Switchboard {
             unsafe { &raw mut (*page).holding }
         })
         .store(holding.into(), Ordering::Release);
-    }
-
-    /// Did the data path fence this node because a server crashed (C4)?
-    pub fn crash_fenced(&self) -> bool {
-        self.byte(|page| {
-            // SAFETY: only takes the field's address.
-            unsafe { &raw mut (*page).crash_fenced }
-        })
-        .load(Ordering::Acquire)
-            != 0
-    }
-
-    /// Opens a fence that a crash closed: nobody else can carry the flows (C4).
-    pub fn clear_crash_fence(&self) {
-        self.byte(|page| {
-            // SAFETY: only takes the field's address.
-            unsafe { &raw mut (*page).crash_fenced }
-        })
-        .store(0, Ordering::Release);
     }
 
     /// The tables of flows have been emptied. What the data path notes meanwhile it says again.

@@ -70,18 +70,20 @@ static __always_inline bool diverges(const struct packet *p, const struct flow *
 static __always_inline int from_service(struct __sk_buff *skb, const struct packet *p)
 {
 	struct flow_key key;
+	struct share *share;
 	struct role_entry role;
 	struct flow *flow;
 	bool delivering;
 	__u32 end;
 
 	key_outbound(p, &key);
-	role = role_of(&key);
+	share = share_of(&key);
+	role = role_in(share);
 	if (role.role != ROLE_PRIMARY)
 		return take(COUNT_DROP_NOT_PRIMARY);
-	if (ctl.crash_fenced)
+	if (share->crash_fenced)
 		return take(COUNT_DROP_CRASHED);
-	if (now_ns() >= ctl.lease_until_ns)
+	if (now_ns() >= share->lease_until_ns)
 		return take(COUNT_DROP_FENCED);
 	/* gate_out has been asked before, unless it went with its daemon. */
 	if (holding && is_kept(skb, p))

@@ -36,24 +36,30 @@ static __always_inline bool is_delivering(const struct flow *flow)
 	return holding && flow->state == FLOW_DELIVERING;
 }
 
-static __always_inline __u32 bucket_of(const struct flow_key *key)
+/* The daemon computes the same (key.rs). */
+static __always_inline struct share *share_of(const struct flow_key *key)
 {
 	const __u32 *words = (const __u32 *)key->client;
 	__u32 h = words[0] ^ words[1] ^ words[2] ^ words[3] ^ key->client_port;
 
 	h *= 0x9e3779b1;
-	return (h >> 16) % ROLE_BUCKETS;
+	return &ctl.shares[(h >> 16) % SHARES];
 }
 
-static __always_inline struct role_entry role_of(const struct flow_key *key)
+static __always_inline struct role_entry role_in(const struct share *share)
 {
 	union {
 		__u64 word;
 		struct role_entry entry;
 	} u;
 
-	u.word = *(volatile __u64 *)&ctl.roles[bucket_of(key)];
+	u.word = *(volatile __u64 *)&share->role;
 	return u.entry;
+}
+
+static __always_inline struct role_entry role_of(const struct flow_key *key)
+{
+	return role_in(share_of(key));
 }
 
 /* Does this segment lie near what the flow has seen? What fails here is neither logged nor

@@ -115,7 +115,7 @@ static __always_inline void moved(struct bpf_sock_ops *ops, __u32 from, __u32 to
 	if (!tcp || !gate)
 		return;
 	if (to != BPF_TCP_CLOSE)
-		report(&gate->key, ctl.crash_fenced ? OUTPUT_CRASHED : OUTPUT_ENDED,
+		report(&gate->key, share_of(&gate->key)->crash_fenced ? OUTPUT_CRASHED : OUTPUT_ENDED,
 		       tcp->write_seq);
 	else
 		report(&gate->key, running ? OUTPUT_ABORTED : OUTPUT_GONE, tcp->write_seq);

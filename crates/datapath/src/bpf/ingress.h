@@ -38,10 +38,11 @@ static __always_inline int send_to_peer(struct __sk_buff *skb, enum counter coun
 
 /* Backup: log what must survive, then relay. */
 static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
-			       const struct flow_key *key, __u32 service, __u32 epoch)
+			       const struct flow_key *key, __u32 service, __u32 epoch,
+			       const struct share *share)
 {
 	__u64 now = now_ns();
-	bool journal = now < ctl.journal_until_ns;
+	bool journal = now < share->journal_until_ns;
 	bool refused;
 	struct flow *flow;
 
@@ -267,13 +268,15 @@ static __always_inline int to_service(struct __sk_buff *skb, struct packet *p,
 				      struct service *service, bool relayed)
 {
 	struct flow_key key;
+	struct share *share;
 	struct role_entry role;
 
 	key_inbound(p, &key);
-	role = role_of(&key);
+	share = share_of(&key);
+	role = role_in(share);
 	switch (role.role) {
 	case ROLE_BACKUP:
-		return tap(skb, p, &key, service->id, role.epoch);
+		return tap(skb, p, &key, service->id, role.epoch, share);
 	case ROLE_PRIMARY:
 		return serve(skb, p, &key, service->id, role, relayed);
 	default:

@@ -29,15 +29,12 @@ struct address_key {
 	__u8 address[16];
 };
 
-/* What this node does for a bucket of flows. Roles belong to connections: a flow's bucket is a
- * hash of its client, so that two nodes may share the flows in any proportion. */
+/* What this node does for a share of the flows. */
 enum role {
 	ROLE_NONE = 0,	  /* starting or fenced: nothing passes in or out */
 	ROLE_BACKUP = 1,  /* logs the clients' segments and relays them to the primary */
 	ROLE_PRIMARY = 2, /* serves */
 };
-
-#define ROLE_BUCKETS 64
 
 /* Written by the daemon with one 64-bit store, read with one 64-bit load. */
 struct role_entry {
@@ -47,6 +44,22 @@ struct role_entry {
 	__u16 pad;
 } __attribute__((aligned(8)));
 
+/* The flows whose roles are decided together. Roles belong to connections: a flow's share is a hash
+ * of its client, so that each node may serve one share and back up the other (C6). */
+struct share {
+	struct role_entry role;
+	/* A primary emits only before this instant (CLOCK_BOOTTIME, ns). Invariant 3. */
+	__u64 lease_until_ns;
+	/* A backup logs only while its daemon lives; later it relays without logging: the primary
+	 * has gone simplex by then. CLOCK_BOOTTIME, ns. */
+	__u64 journal_until_ns;
+	/* Set by the data path in the instant a server crashes (C4), cleared by the daemon with
+	 * the next role: while set nothing leaves. */
+	__u8 crash_fenced;
+};
+
+#define SHARES 2
+
 struct relay_path {
 	__u32 ifindex;
 	__u8 dst[6];
@@ -55,22 +68,14 @@ struct relay_path {
 
 /* One page, mapped into the daemon. */
 struct ctl {
-	/* A primary emits only before this instant (CLOCK_BOOTTIME, ns). Invariant 3. */
-	__u64 lease_until_ns;
-	/* A backup logs only while its daemon lives; later it relays without logging: the primary
-	 * has gone simplex by then. CLOCK_BOOTTIME, ns. */
-	__u64 journal_until_ns;
+	struct share shares[SHARES];
 	/* Frames on the service link that did not come from the peer. */
 	__u64 service_frames;
 	/* Those of them that were for a service: clients send here. */
 	__u64 client_frames;
-	struct role_entry roles[ROLE_BUCKETS];
 	struct relay_path relay;
 	__u8 peer_mac[2][6]; /* the peer's MAC on the service link and on the cluster link */
 	__u8 holding;	     /* this node answers for the service addresses */
-	/* Set by the data path in the instant a server crashes (C4), cleared by the daemon with
-	 * the next role: while set nothing leaves from a service address. */
-	__u8 crash_fenced;
 	/* Set by the data path when it notes a handshake, cleared by the daemon when it forgets all
 	 * flows. A primary that never was a backup has none, and need not look for any. */
 	__u8 knows_flows;

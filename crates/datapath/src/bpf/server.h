@@ -219,11 +219,28 @@ static __always_inline bool is_orderly(__u32 signal)
 	return signal == 1 || signal == 2 || signal == 3 || signal == 15;
 }
 
+/* Closes the fence of the flows that another node can carry. False: there are none any more. */
+static __always_inline bool fence_crash(void)
+{
+	struct role_entry role;
+	bool fenced = false;
+	int i;
+
+	for (i = 0; i < SHARES; i++) {
+		role = role_in(&ctl.shares[i]);
+		if (role.role != ROLE_PRIMARY || !role.duplex || ctl.shares[i].crash_fenced)
+			continue;
+		ctl.shares[i].crash_fenced = 1;
+		fenced = true;
+	}
+	return fenced;
+}
+
 /*
  * A crash is silence (C4): a process that dies by a signal would close its connections as if it
- * had meant to. This hook runs in that process, before TCP hears of the close. If another node can carry them, this one fences itself here, before the first FIN
- * or RST is built, and the daemon hands over. Ends by exit(), whatever the status, are the
- * application's own.
+ * had meant to. This hook runs in that process, before TCP hears of the close. If another node can
+ * carry them, this one fences itself here, before the first FIN or RST is built, and the daemon
+ * hands over. Ends by exit(), whatever the status, are the application's own.
  */
 SEC("cgroup/sock_release")
 int server_close(struct bpf_sock *ctx)
@@ -232,7 +249,6 @@ int server_close(struct bpf_sock *ctx)
 	struct sock *sk = bpf_cast_to_kern_ctx(ctx);
 	struct flow_key key = {};
 	struct service *service;
-	struct role_entry role;
 	__u32 signal;
 
 	if (!(task->flags & PF_EXITING))
@@ -246,10 +262,8 @@ int server_close(struct bpf_sock *ctx)
 	service = service_of(key.server, key.server_port);
 	if (!service)
 		return 1;
-	role = role_of(&key);
-	if (role.role != ROLE_PRIMARY || !role.duplex || ctl.crash_fenced)
+	if (!fence_crash())
 		return 1;
-	ctl.crash_fenced = 1;
 	log_event(&key, RECORD_CRASH, signal, 0, service->id, true);
 	return 1;
 }
