@@ -473,7 +473,8 @@ impl FlowTable {
         }
         // Handshakes as well: one that completes only now may have sent bytes that nobody logged.
         for map in [&self.strays, &self.embryos] {
-            let keys: Vec<types::flow_key> = map.keys().filter_map(|key| from_bytes(&key)).collect();
+            let keys: Vec<types::flow_key> =
+                map.keys().filter_map(|key| from_bytes(&key)).collect();
             for key in keys.iter().filter(|key| self.has(&FlowKey::from_raw(key))) {
                 // Gone already is what is wanted.
                 let _ = map.delete(bytes_of(key));

@@ -16,23 +16,22 @@ use anyhow::Context;
 use cluster::{Action, Core, Event, Evidence, Heartbeat, Link, View};
 use control::{Channel, MAX_DATAGRAM};
 use datapath::Switchboard;
-use hostnet::{
-    AnnounceStep, Announcer, Holding, Interface, Mac, Monitor, NeighbourResponder, Schedule,
-};
+use hostnet::{Interface, Mac, Monitor};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
 use serde_json::json;
 
 use super::epoch_file::EpochFile;
 use super::events::{Events, Moment};
+use super::holder::Holder;
 use super::inbox::{Inbox, Post};
 use super::journal::Order;
 use super::links::LinkSocket;
 use super::notices;
 use super::output;
+use super::servers::Servers;
 use super::stranger::{Stranger, Verdict};
 use super::timeline::Decision;
-use crate::check;
 use crate::config::Config;
 use crate::supervisor;
 
@@ -57,19 +56,9 @@ pub struct Report {
     pub view: View,
     /// Own clock when `view` was taken.
     pub at: u64,
-    pub servers: BTreeMap<String, ServerState>,
+    pub servers: Servers,
     /// Control datagrams refused, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-}
-
-/// A service's server on this node.
-#[derive(Debug, Clone, Default)]
-pub struct ServerState {
-    pub listening: bool,
-    /// A listener is a Multipath TCP socket: nothing can be adopted.
-    pub multipath: bool,
-    pub pid: Option<u32>,
-    pub starts: u32,
 }
 
 /// Longest that the loop sleeps: `status` is never older than this.
@@ -94,14 +83,11 @@ pub struct Membership {
     report: Arc<Mutex<Option<Report>>>,
     detection: Duration,
     addresses: Vec<IpAddr>,
-    announcer: Announcer,
-    announcing: Option<Announcing>,
-    holding: Holding,
-    responder: NeighbourResponder,
+    holder: Holder,
     monitor: Monitor,
     asker: Sender<Vec<Mac>>,
     relay_via: Link,
-    servers: BTreeMap<String, ServerState>,
+    servers: Servers,
     refused: BTreeMap<&'static str, u64>,
     started: Instant,
     wake_at: u64,
@@ -116,13 +102,6 @@ pub struct Membership {
     failed: Option<String>,
     /// The first role has been settled, and systemd told.
     settled: bool,
-}
-
-struct Announcing {
-    schedule: Schedule,
-    since: Instant,
-    /// Clients' frames that had arrived by then.
-    frames: u64,
 }
 
 /// What the thread is made of.
@@ -149,17 +128,10 @@ impl Membership {
         core.set_extra(macs.iter().flat_map(|mac| mac.0).collect());
         let addresses: Vec<IpAddr> =
             config.services.iter().flat_map(|service| service.addresses.clone()).collect();
-        let holding = Holding::new();
-        // The kernel answers ARP for addresses on `lo`, and the data path silences it while the
-        // address is held elsewhere; for IPv6 it does not answer at all.
-        let mut responder = NeighbourResponder::new(&interfaces[0], hostnet::ArpMode::Leave)?;
-        for &address in &addresses {
-            responder.serve(address, holding.clone())?;
-        }
+        let holder = Holder::new(&interfaces[0], addresses.clone(), switchboard)?;
         Ok(Self {
-            announcer: Announcer::new(&interfaces[0])?,
             monitor: Monitor::new()?,
-            servers: config.services.iter().map(|s| (s.name.clone(), Default::default())).collect(),
+            servers: Servers::new(&config.services),
             detection: node.detection(),
             core,
             channel,
@@ -173,9 +145,7 @@ impl Membership {
             events,
             report,
             addresses,
-            announcing: None,
-            holding,
-            responder,
+            holder,
             asker,
             relay_via: Link::Cluster,
             refused: BTreeMap::new(),
@@ -205,9 +175,7 @@ impl Membership {
             self.sleep(inbox)?;
             self.hear();
             self.watch_links();
-            if let Err(error) = self.responder.handle() {
-                tracing::warn!(%error, "cannot answer neighbour solicitations");
-            }
+            self.holder.answer();
             inbox.hush();
             while let Some(message) = inbox.take() {
                 if matches!(message, Message::Shutdown) {
@@ -219,12 +187,11 @@ impl Membership {
                 self.step(Event::Tick);
             }
             self.keep_channel();
-            self.announce();
+            self.holder.announce();
             self.tell();
         }
         self.switchboard.set_lease(0);
-        self.switchboard.set_holding(false);
-        self.holding.set(false);
+        self.holder.let_go();
         match self.failed {
             None => Ok(()),
             Some(why) => Err(anyhow::Error::msg(why)),
@@ -239,21 +206,15 @@ impl Membership {
         if let Some(at) = self.channel.next_poll() {
             wait = wait.min(at.saturating_sub(self.started.elapsed()));
         }
-        if let Some(announcing) = &self.announcing {
-            let mut next = announcing.schedule.clone();
-            wait = match next.poll(announcing.since.elapsed(), false) {
-                AnnounceStep::WaitUntil(at) => {
-                    wait.min(at.saturating_sub(announcing.since.elapsed()))
-                }
-                AnnounceStep::Announce | AnnounceStep::Done => Duration::ZERO,
-            };
+        if let Some(at) = self.holder.due() {
+            wait = wait.min(at);
         }
         let mut fds = [
             PollFd::new(self.sockets[0].as_fd(), PollFlags::POLLIN),
             PollFd::new(self.sockets[1].as_fd(), PollFlags::POLLIN),
             PollFd::new(inbox.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.monitor.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.responder.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.holder.as_fd(), PollFlags::POLLIN),
         ];
         match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
@@ -399,86 +360,12 @@ impl Membership {
     }
 
     fn on_server(&mut self, event: supervisor::Event) {
-        use supervisor::Event as Server;
-        let was = self.all_listening();
-        match event {
-            Server::Listening { service } => {
-                self.events.add(
-                    "server_listening",
-                    &format!("service {service}: the server listens"),
-                    json!({"service": service}),
-                );
-                self.server(&service).listening = true;
-            }
-            Server::NotListening { service } => {
-                self.events.add(
-                    "server_not_listening",
-                    &format!("service {service}: nobody listens any more"),
-                    json!({"service": service}),
-                );
-                self.server(&service).listening = false;
-            }
-            Server::Multipath { service, multipath } => {
-                if multipath {
-                    self.events.add(
-                        "server_multipath",
-                        &format!(
-                            "service {service}: the server listens with Multipath TCP, which \
-                             adopts no connections: {}",
-                            check::MULTIPATH_MEND
-                        ),
-                        json!({"service": service}),
-                    );
-                }
-                self.server(&service).multipath = multipath;
-            }
-            Server::Started { service, pid } => {
-                self.events.add(
-                    "server_started",
-                    &format!("service {service}: server started as process {pid}"),
-                    json!({"service": service, "pid": pid}),
-                );
-                let server = self.server(&service);
-                server.pid = Some(pid);
-                server.starts += 1;
-            }
-            Server::Unstartable { service, why } => self.events.add(
-                "server_unstartable",
-                &format!("service {service}: {why}"),
-                json!({"service": service}),
-            ),
-            Server::Backgrounded { service, pid } => {
-                self.events.add(
-                    "server_backgrounded",
-                    &format!(
-                        "service {service}: process {pid} ended and left others in the \
-                         background: the server runs until the last of them has ended"
-                    ),
-                    json!({"service": service, "pid": pid}),
-                );
-                self.server(&service).pid = None;
-            }
-            Server::Exited { service, pid, status, crashed } => {
-                self.events.add(
-                    "server_exited",
-                    &format!("service {service}: process {pid} ended ({status})"),
-                    json!({"service": service, "pid": pid, "crashed": crashed}),
-                );
-                self.server(&service).pid = None;
-            }
-        }
-        let is = self.all_listening();
+        let was = self.servers.all_listen();
+        self.servers.on_event(event, &self.events);
+        let is = self.servers.all_listen();
         if is != was {
             self.step(Event::ServiceReady(is));
         }
-    }
-
-    fn server(&mut self, service: &str) -> &mut ServerState {
-        self.servers.entry(service.to_owned()).or_default()
-    }
-
-    fn all_listening(&self) -> bool {
-        self.servers.values().all(|server| server.listening)
     }
 
     fn step(&mut self, event: Event) {
@@ -524,7 +411,8 @@ impl Membership {
                     self.set_relay(link);
                     self.journal.send(Order::Via(link));
                 }
-                Action::HoldAddress(holding) => self.hold(holding),
+                Action::HoldAddress(true) => self.holder.hold(),
+                Action::HoldAddress(false) => self.holder.let_go(),
                 Action::ProbeServiceLink => self.ask_around(),
                 // Only a configured arbiter is asked, and the configuration knows none yet.
                 Action::AskArbiter { .. } => {}
@@ -653,33 +541,6 @@ impl Membership {
             if wait.recv_timeout(self.detection / 2).is_err() {
                 tracing::warn!("not all clients could be told that the peer serves as well");
             }
-        }
-    }
-
-    fn hold(&mut self, holding: bool) {
-        self.switchboard.set_holding(holding);
-        self.holding.set(holding);
-        self.announcing = holding.then(|| Announcing {
-            schedule: Schedule::new(),
-            since: Instant::now(),
-            frames: self.switchboard.client_frames(),
-        });
-        self.announce();
-    }
-
-    fn announce(&mut self) {
-        let Some(announcing) = &mut self.announcing else { return };
-        let seen = self.switchboard.client_frames() > announcing.frames;
-        match announcing.schedule.poll(announcing.since.elapsed(), seen) {
-            AnnounceStep::Announce => {
-                for &address in &self.addresses {
-                    if let Err(error) = self.announcer.announce(address) {
-                        tracing::warn!(%address, %error, "cannot announce a service address");
-                    }
-                }
-            }
-            AnnounceStep::WaitUntil(_) => {}
-            AnnounceStep::Done => self.announcing = None,
         }
     }
 

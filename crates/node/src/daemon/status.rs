@@ -50,7 +50,7 @@ impl Source {
     fn membership(&self, report: &membership::Report) -> Value {
         let view = &report.view;
         let settled = matches!(view.role, Role::Primary { .. } | Role::Backup { armed: true });
-        let listening = report.servers.values().all(|server| server.listening);
+        let listening = report.servers.all_listen();
         let services: Vec<Value> = self
             .config
             .services
