@@ -74,6 +74,8 @@ pub(crate) struct Segment {
     pub(crate) window: u16,
     pub(crate) flags: Flags,
     pub(crate) options: Options,
+    /// As in [`wire::Parsed`].
+    pub(crate) promised: Option<u16>,
 }
 
 /// All segments, by the addresses of their connection, in the order of time.
@@ -209,6 +211,7 @@ impl Index {
                         window: parsed.window,
                         flags: parsed.flags,
                         options: parsed.options,
+                        promised: parsed.promised,
                     };
                     let addresses = Addresses { client, service };
                     self.by_addresses.entry(addresses).or_default().push(segment);

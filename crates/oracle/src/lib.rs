@@ -118,6 +118,7 @@ impl Verdict {
         self.gaps.extend(outcome.gaps);
         self.exemptions.extend(outcome.exemption);
         let (all, one) = (&mut self.statistics, outcome.statistics);
+        all.damaged += one.damaged;
         all.flows += one.flows;
         all.segments += one.segments;
         all.bytes_compared += one.bytes_compared;

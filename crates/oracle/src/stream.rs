@@ -108,6 +108,15 @@ impl Stream {
         told
     }
 
+    /// The first byte of the piece at position `at` that is not what is known: its position, what it
+    /// was and what it is.
+    pub(crate) fn difference(&self, at: u64, piece: &[u8]) -> Option<(u64, u8, u8)> {
+        let end = at + piece.len() as u64;
+        let known = self.known.parts(at, end).flat_map(|(start, stop)| start..stop);
+        let both = known.map(|n| (n, self.bytes[n as usize - 1], piece[(n - at) as usize]));
+        both.into_iter().find(|(_, was, is)| was != is)
+    }
+
     fn differs_from_arrived(&self, at: u64, piece: &[u8]) -> bool {
         self.arrived.parts(at, at + piece.len() as u64).any(|(start, stop)| {
             self.bytes[start as usize - 1..stop as usize - 1]

@@ -8,7 +8,8 @@
 //! holds the sum of the pseudo header alone (Linux: CHECKSUM_PARTIAL), and the frame has no end to
 //! be compared with. Between hosts that share a machine nothing ever completes it. What damages
 //! frames must complete it first, or the receiver would complete it over the damage; so a promise
-//! is taken for intact. One damaged frame in 2^16 looks like a promise by chance.
+//! is taken for intact. One damaged frame in 2^16 looks like a promise by chance: what its complete
+//! checksum would say is kept for the judge, who knows what the payload should be.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -64,6 +65,9 @@ pub(crate) struct Parsed {
     pub(crate) payload_len: u32,
     /// How much of it was captured.
     pub(crate) payload_kept: u32,
+    /// If its checksum is a promise: the sum of the whole segment, which would be 0xffff (or 0, which
+    /// is the same) if it were complete.
+    pub(crate) promised: Option<u16>,
 }
 
 /// What a frame turned out to be.
@@ -106,8 +110,13 @@ pub(crate) fn read(kept: &[u8], frame_len: u32, is_service: impl Fn(IpAddr, u16)
         return Read::Odd("cut inside the TCP header");
     }
     let is_whole = ip.header + segment.len() == packet_len as usize;
-    if is_whole && !ip.fragment && !is_segment_intact(&ip, segment) {
-        return Read::Damaged;
+    let mut promised = None;
+    if is_whole && !ip.fragment {
+        match checksum(&ip, segment) {
+            Checksum::Right => {}
+            Checksum::Promise(sum) => promised = Some(sum),
+            Checksum::Wrong => return Read::Damaged,
+        }
     }
     let tcp = TcpPacket::new_unchecked(segment);
     let source = SocketAddr::new(ip.source, tcp.src_port());
@@ -148,6 +157,7 @@ pub(crate) fn read(kept: &[u8], frame_len: u32, is_service: impl Fn(IpAddr, u16)
         payload_at: payload_at as u32,
         payload_len: payload_len as u32,
         payload_kept: (segment.len() - header).min(payload_len) as u32,
+        promised,
     }))
 }
 
@@ -207,8 +217,15 @@ fn is_ipv4_header_intact(packet: &[u8]) -> bool {
     header >= IPV4_HEADER && packet.get(..header).is_none_or(|header| fold(sum(header)) == 0xffff)
 }
 
-/// Whether the checksum of a whole segment is right (RFC 9293 §3.1), or a promise.
-fn is_segment_intact(ip: &Ip, segment: &[u8]) -> bool {
+/// What the checksum of a whole segment is (RFC 9293 §3.1).
+enum Checksum {
+    Right,
+    /// With the sum of the whole segment.
+    Promise(u16),
+    Wrong,
+}
+
+fn checksum(ip: &Ip, segment: &[u8]) -> Checksum {
     let addresses = match (ip.source, ip.target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => sum(&source.octets()) + sum(&target.octets()),
         (IpAddr::V6(source), IpAddr::V6(target)) => sum(&source.octets()) + sum(&target.octets()),
@@ -216,9 +233,12 @@ fn is_segment_intact(ip: &Ip, segment: &[u8]) -> bool {
     };
     let pseudo = addresses + u64::from(u8::from(IpProtocol::Tcp)) + segment.len() as u64;
     let stored = u16::from_be_bytes([segment[16], segment[17]]);
-    // Zero has two representations.
-    let is_promised = fold(pseudo) % 0xffff == stored % 0xffff;
-    is_promised || fold(pseudo + sum(segment)) == 0xffff
+    match fold(pseudo + sum(segment)) {
+        0xffff => Checksum::Right,
+        // Zero has two representations.
+        sum if fold(pseudo) % 0xffff == stored % 0xffff => Checksum::Promise(sum),
+        _ => Checksum::Wrong,
+    }
 }
 
 /// The sum of 16-bit words, the last one filled up with zero (RFC 1071).

@@ -247,6 +247,40 @@ fn what_no_receiver_takes_says_nothing() {
     }
 }
 
+/// One damaged frame in 2^16 has a complete checksum that could be a promise.
+#[test]
+fn damage_that_looks_like_a_promise_is_known_by_what_it_changes() {
+    for v6 in [false, true] {
+        let scene = |reply: &[u8]| {
+            let mut scene = if v6 { Scene::new().v6() } else { Scene::new() };
+            scene.handshake().request(b"GET /1").reply(reply).server_ends().client_ends();
+            scene
+        };
+        let arrives = |scene: &Scene| {
+            let is_reply = |f: &&Frame| !f.seg.payload.is_empty() && !f.seg.inward;
+            scene.frames.iter().filter(is_reply).find(|f| !f.is_from_host()).unwrap().clone()
+        };
+        let draft = scene(b"?? one");
+        let looks_alike = |reply: &[u8]| {
+            let mut frame = arrives(&draft);
+            frame.seg.payload = reply.to_vec();
+            let promised = draft.encode(&frame);
+            frame.seg.sum = Sum::Complete;
+            draft.encode(&frame) == promised
+        };
+        let mut replies = (0..=u16::MAX).map(|word| [&word.to_be_bytes()[..], b" one"].concat());
+        let reply = replies.find(|reply| looks_alike(reply)).unwrap();
+        let headers = if v6 { 40 } else { 20 } + 20 + 12;
+        for bit in 0..reply.len() * 8 {
+            let mut scene = scene(&reply);
+            let mut hit = arrives(&scene);
+            hit.seg.sum = Sum::Flipped(headers * 8 + bit);
+            scene.frames.push(Frame { at_ns: hit.at_ns + 1, ..hit });
+            assert_eq!(scene.expect_good().statistics.damaged, 1, "bit {bit}");
+        }
+    }
+}
+
 #[test]
 fn a_checksum_may_be_complete() {
     let mut scene = taken_over(Scene::new());

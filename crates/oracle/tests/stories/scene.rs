@@ -476,7 +476,7 @@ impl Scene {
         verdict
     }
 
-    fn encode(&self, frame: &Frame) -> Vec<u8> {
+    pub fn encode(&self, frame: &Frame) -> Vec<u8> {
         let s = &frame.seg;
         let (from, to) =
             if s.inward { (self.client, self.service) } else { (self.service, self.client) };
