@@ -74,11 +74,15 @@ impl Campaign {
         Ok(Campaign { options, started: Instant::now(), summary })
     }
 
-    /// Plays everything. `seen` is told of each run, and how long the others may take.
+    /// Plays everything. `seen` is told of each run, of the figures so far, and how long the other
+    /// runs may take.
     ///
     /// # Errors
-    /// Files cannot be kept.
-    pub fn play(mut self, mut seen: impl FnMut(&Run, u64, Duration)) -> anyhow::Result<Summary> {
+    /// Files cannot be kept; or `seen`'s.
+    pub fn play(
+        mut self,
+        mut seen: impl FnMut(&Run, &Summary, Duration) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Summary> {
         let plans = Plan::from(self.options.seed, self.options.wanted);
         for (number, plan) in (1..=self.options.runs).zip(plans) {
             if self.options.within.is_some_and(|time| self.started.elapsed() >= time) {
@@ -90,9 +94,9 @@ impl Campaign {
             let each = elapsed / u32::try_from(number).unwrap_or(u32::MAX);
             let left = each * u32::try_from(self.options.runs - number).unwrap_or(u32::MAX);
             let most = self.options.within.unwrap_or(Duration::MAX).saturating_sub(elapsed);
-            seen(&run, number, left.min(most));
+            self.summary.took_s = elapsed.as_secs_f64();
+            seen(&run, &self.summary, left.min(most))?;
         }
-        self.summary.took_s = self.started.elapsed().as_secs_f64();
         Ok(self.summary)
     }
 

@@ -3,14 +3,14 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
 use torture::campaign::Run;
-use torture::{Campaign, Kind, Options, Outcome, Scheme, Wanted, page};
+use torture::{Campaign, Kind, Options, Outcome, Scheme, Summary, Wanted, page};
 
 /// Plays random faults at random moments of random work, and judges each run.
 #[derive(Parser, Debug)]
@@ -64,13 +64,12 @@ fn main() -> anyhow::Result<ExitCode> {
         product: full(&args.product)?,
         keep: full(&args.keep)?,
     })?;
-    let summary = campaign.play(|run, number, left| show(run, number, args.runs, left))?;
-    let json = serde_json::to_string_pretty(&summary)?;
-    for (path, text) in [(&args.json, json), (&args.page, page::page(&summary))] {
-        if let Some(path) = path {
-            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-    }
+    // After each run: a campaign may be ended, and what it has found counts.
+    let summary = campaign.play(|run, so_far, left| {
+        show(run, so_far.all.runs, args.runs, left);
+        write(&args, so_far)
+    })?;
+    write(&args, &summary)?;
     let all = &summary.all;
     println!(
         "{} runs in {:.0} s: {} good, {} explained, {} corrupted by flipped bits, {} failed; {} \
@@ -87,6 +86,25 @@ fn main() -> anyhow::Result<ExitCode> {
         println!("failed: {}\n  again: {}\n  files: {}", bad.plan, bad.again, bad.files);
     }
     Ok(if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write(args: &Args, summary: &Summary) -> anyhow::Result<()> {
+    if let Some(path) = &args.json {
+        put(path, &serde_json::to_string_pretty(summary)?)?;
+    }
+    if let Some(path) = &args.page {
+        put(path, &page::page(summary))?;
+    }
+    Ok(())
+}
+
+/// Whole or not at all, whenever the campaign ends.
+fn put(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    fs::write(&draft, text)
+        .and_then(|()| fs::rename(&draft, path))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Complaints shown of one run.

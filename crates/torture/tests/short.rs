@@ -51,7 +51,10 @@ fn a_run_of_each_kind() {
         });
         let campaign = campaign.unwrap_or_else(|e| panic!("{e:#}"));
         let summary = campaign
-            .play(|run, _, _| eprintln!("{} in {:.1} s", run.plan, run.evidence.took_s))
+            .play(|run, _, _| {
+                eprintln!("{} in {:.1} s", run.plan, run.evidence.took_s);
+                Ok(())
+            })
             .unwrap_or_else(|e| panic!("{e:#}"));
         assert_eq!(summary.all.missed, 0, "seed {seed}: its moment did not come");
         bad.extend(summary.failures);
