@@ -210,12 +210,16 @@ impl Witness {
             Dead { host: host.to_owned(), time }
         };
         let crash = |&(host, from): &(&str, u64)| {
-            // A process that is in the middle of close() finishes that before it dies.
-            let died = |((at, node, _), event): &(&(u64, &str, u64), &Event)| {
-                let soon = (from..from + CRASHES_WITHIN_NS).contains(at);
-                *node == host && soon && event.event == "server_crashed"
+            // A process that is in the middle of close() finishes that before it dies; one that handles
+            // the signal itself, as Apache does, serves on meanwhile.
+            let died = |word: &str| {
+                let died = |((at, node, _), event): &(&(u64, &str, u64), &Event)| {
+                    let soon = (from..from + CRASHES_WITHIN_NS).contains(at);
+                    *node == host && soon && event.event == word
+                };
+                known.events.iter().find(died).map(|((at, ..), _)| *at)
             };
-            let died = known.events.iter().find(died).map(|((at, ..), _)| *at);
+            let died = died("server_crashed").or_else(|| died("server_exited"));
             let from_ns = wall.ns(died.unwrap_or(from));
             let promoted = handovers.iter().filter(|h| h.to == host).map(|h| h.at_ns);
             let began = beginnings.iter().filter(|b| b.host == host).map(|b| b.at_ns);

@@ -54,7 +54,8 @@ pub(crate) struct Emitters {
     last: Option<u8>,
     first: Option<u8>,
     /// By host: what a timestamp needs to become the port's time, ms, for a segment that no queue
-    /// has delayed: the least there was.
+    /// has delayed: the least there was on the cluster link. On the clients' a full queue may delay
+    /// all of a flow's segments.
     clocks: HashMap<u8, u32>,
 }
 
@@ -219,7 +220,7 @@ impl Emitters {
 
     /// Notes a host's clock.
     fn reads(&mut self, s: &Segment) {
-        let Some((tsval, _)) = s.options.stamps else { return };
+        let Some((tsval, _)) = s.options.stamps.filter(|_| s.link == Link::Cluster) else { return };
         let needs = ms(s.at_ns).wrapping_sub(tsval);
         let least = self.clocks.entry(s.host).or_insert(needs);
         if (needs.wrapping_sub(*least) as i32) < 0 {

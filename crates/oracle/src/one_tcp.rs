@@ -98,7 +98,7 @@ pub(crate) struct OneTcp {
     /// Behind the last position that the client's windows allow.
     client_edge: u64,
     client_tsval: Option<u32>,
-    /// The first clock reading, its time, and who has emitted since.
+    /// The first clock reading, or the newest SYN-ACK's, its time, and who has emitted.
     clock: Option<(u32, u64)>,
     emitters: Vec<u8>,
 }
@@ -209,7 +209,11 @@ impl OneTcp {
                 let edge = ack + (u64::from(s.window) << scale);
                 // It may have waited in its port's queue since it was built.
                 let built_ns = s.at_ns.saturating_sub(report.story.queue_ns);
-                allows(s, edge, before.edge, self.had(built_ns), report);
+                // A new primary has a window of its own, and the client sends on into the old one.
+                let own = self.said.iter().filter(|((host, _), _)| *host == s.host);
+                let own = own.filter_map(|(_, said)| Some(said.edge?.0)).max();
+                let had = self.had(built_ns).min(own.unwrap_or(u64::MAX));
+                allows(s, edge, before.edge, had, report);
                 if said.edge.is_none_or(|(known, _)| edge > known) {
                     said.edge = Some((edge, s.at_ns));
                 }
@@ -329,6 +333,10 @@ impl OneTcp {
             let seen = format!("TSval {tsval}, {by} back");
             report.find((Class::I4, "tsval"), s, None, format!("TSval from {before} on"), seen);
         }
+        // A SYN-ACK that waited for its neighbour's address, and its repetition, come at one time.
+        if s.flags.syn {
+            self.clock = Some((tsval, s.at_ns));
+        }
         let (first, first_ns) = *self.clock.get_or_insert((tsval, s.at_ns));
         let ahead = u64::from(tsval.wrapping_sub(first));
         let jumps = report.story.clock_jump_ms * self.emitters.len().saturating_sub(1) as u64;
@@ -348,7 +356,7 @@ impl OneTcp {
     }
 }
 
-/// The window's right edge: what has arrived must not be refused.
+/// The window's right edge: what has arrived, and was allowed by this host, must not be refused.
 fn allows(s: &Segment, edge: u64, before: Option<u64>, had: u64, report: &mut Report<'_>) {
     let Some(before) = before.filter(|&before| edge < before) else { return };
     let by = Some(before - edge);

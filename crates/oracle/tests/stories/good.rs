@@ -281,6 +281,44 @@ fn damage_that_looks_like_a_promise_is_known_by_what_it_changes() {
     }
 }
 
+/// A node that must ask for its neighbour's address keeps the SYN-ACK, and sends it with its repetition.
+#[test]
+fn a_syn_ack_waits_for_its_repetition() {
+    const LATER_MS: u32 = 1006;
+    let mut scene = normal(Scene::new());
+    let is_syn_ack = |f: &Frame| !f.seg.inward && f.seg.flags & SYN != 0;
+    let make_later = |f: &mut Frame| {
+        f.seg.stamps = f.seg.stamps.map(|(tsval, echo)| (tsval.wrapping_add(LATER_MS), echo));
+    };
+    let mut again: Vec<Frame> = scene.frames.iter().filter(|f| is_syn_ack(f)).cloned().collect();
+    scene.frames.iter_mut().filter(|f| !f.seg.inward && !is_syn_ack(f)).for_each(make_later);
+    for frame in &mut again {
+        frame.at_ns += 1;
+        make_later(frame);
+    }
+    scene.frames.extend(again);
+    scene.expect_good();
+    // Other segments do not wait there.
+    let mut scene = normal(Scene::new());
+    scene.frames.iter_mut().filter(|f| !f.seg.inward && !is_syn_ack(f)).for_each(make_later);
+    let classes: Vec<_> = scene.judge().findings.iter().map(|f| f.class).collect();
+    assert_eq!(classes, [Class::I4]);
+}
+
+/// The client goes on to send into the window that the dead primary had.
+#[test]
+fn the_new_primarys_window_is_smaller() {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /").takeover();
+    scene.server_window = 3;
+    scene.server_acks().waits(2 * MS);
+    let more = scene.client_says(PSH, &[1; 1000]);
+    scene.up(more, Fate::LostBetween);
+    scene.waits(2 * MS).server_acks();
+    let verdict = scene.judge();
+    assert!(verdict.without(&[Class::EdgeShrunk]).is_empty(), "{verdict}");
+}
+
 #[test]
 fn a_checksum_may_be_complete() {
     let mut scene = taken_over(Scene::new());
