@@ -60,7 +60,10 @@ pub struct LinkProbe<'a> {
 impl Prober {
     /// A prober for that interface.
     pub fn open(interface: &Interface) -> Result<Prober, LinkError> {
-        Ok(Prober { socket: PacketSocket::open(interface, Wanted::Everything)? })
+        let socket = PacketSocket::open(interface, Wanted::Everything)?;
+        // Behind a full queue no question would be answered in time.
+        socket.bypass_queue()?;
+        Ok(Prober { socket })
     }
 
     /// Asks up to `max` neighbours of `interface`, those heard from most recently first and never

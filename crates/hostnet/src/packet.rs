@@ -161,6 +161,13 @@ impl PacketSocket {
         Ok(())
     }
 
+    /// From here on what is sent overtakes all that waits in the interface's queue, and is seen by no
+    /// hook there.
+    pub(crate) fn bypass_queue(&self) -> Result<(), LinkError> {
+        set_option(&self.fd, libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1i32)
+            .map_err(|source| LinkError::Open { interface: self.interface.clone(), source })
+    }
+
     /// Sends one whole frame.
     pub(crate) fn send(&self, frame: &[u8]) -> Result<(), LinkError> {
         let to = link_address(self.ifindex);
@@ -219,6 +226,7 @@ impl AsFd for PacketSocket {
 
 /// `linux/if_packet.h`; kernel ≥ 4.20.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+const PACKET_QDISC_BYPASS: libc::c_int = 20;
 
 /// The filter as classic BPF. Offsets are those of an untagged Ethernet frame.
 fn filter(wanted: Wanted) -> Vec<libc::sock_filter> {
