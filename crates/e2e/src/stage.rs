@@ -12,7 +12,7 @@ use demo::idle::Idle;
 use demo::operator::{Event, Status};
 use demo::pair::{NODES, Pair, Service, Spec, other};
 use demo::site::Site;
-use lab::{Cut, Host};
+use lab::{Cut, Host, Kill};
 
 use crate::batch::Batch;
 use crate::machine;
@@ -184,6 +184,21 @@ impl Stage {
             How::Process | How::Crash if carried => self.witness.crashed(node, now_ns()),
             How::Process | How::Crash | How::Daemon | How::Hang => {}
         }
+        at_ns
+    }
+
+    /// The workers of a primary's nginx crash, and their parent replaces them; when, on [`now_ns`]'s
+    /// clock.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn crash_workers(&self, node: &str) -> u64 {
+        self.expect_no_failover_yet();
+        self.witness.listen(&self.pair.lab);
+        let matching = Some("worker process".to_owned());
+        let kill = Kill::Process { signal: libc::SIGSEGV, matching };
+        let at_ns = self.pair.kill(node, &kill).unwrap_or_else(|e| panic!("{e:#}"));
+        self.witness.crashed(node, now_ns());
         at_ns
     }
 

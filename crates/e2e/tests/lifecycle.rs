@@ -10,7 +10,7 @@ use demo::clock::now_ns;
 use demo::config::Scheme;
 use demo::find;
 use demo::pair::{Service, other};
-use e2e::{How, MB, Moment, PATIENCE, Scenario, Stage, undisturbed};
+use e2e::{How, MB, Moment, PATIENCE, Scenario, Server, Stage, undisturbed};
 
 /// Long enough that a node can die and come back under it.
 fn long() -> Scenario {
@@ -70,6 +70,24 @@ fn the_primary_returns_as_backup_and_carries_the_next_death() {
         stage.finish_idle(idle);
         batch.finish().expect_identical();
         stage.expect_took_over(second, How::Host, killed_ns);
+    });
+}
+
+/// A server of several processes replaces those that have crashed: its node is of use again.
+#[test]
+fn the_workers_of_the_primarys_server_crash() {
+    undisturbed(|| {
+        let stage = long().server(Server::Nginx).up();
+        let primary = stage.primary();
+        let (idle, batch) = (stage.open_idle(), stage.start_downloads());
+        batch.wait_for(Moment::Middle);
+        let killed_ns = stage.crash_workers(primary);
+        stage.finish_idle(idle);
+        batch.finish().expect_identical();
+        stage.expect_took_over(primary, How::Crash, killed_ns);
+        let ended = stage.events("server_exited", killed_ns);
+        assert!(ended.is_empty(), "its parent lives: {ended:?}");
+        stage.wait_for_status(other(primary), "has a backup again", |s| s.duplex);
     });
 }
 

@@ -64,6 +64,10 @@ pub struct Report {
 /// Longest that the loop sleeps: `status` is never older than this.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 
+/// When a node whose server has crashed asks itself whether one listens all the same: it may have been
+/// one process of several, which the others replace. That the last has ended is known much sooner.
+const RECOVERY: Duration = Duration::from_secs(1);
+
 /// How long a shutdown waits for the peer to take over.
 const FAREWELL: Duration = Duration::from_secs(3);
 
@@ -93,6 +97,8 @@ pub struct Membership {
     wake_at: u64,
     epoch_file: EpochFile,
     stopped: bool,
+    /// A server has crashed: when to look whether it is served again.
+    recovery: Option<Instant>,
     /// The peer's last heartbeat before it was last suspected, and when that was.
     silence: Option<(u64, u64)>,
     stranger: Stranger,
@@ -153,6 +159,7 @@ impl Membership {
             wake_at: 0,
             epoch_file: EpochFile::new(&node.state_dir),
             stopped: false,
+            recovery: None,
             silence: None,
             stranger: Stranger::default(),
             own_address: node.address.service,
@@ -183,6 +190,7 @@ impl Membership {
                 }
                 self.on_message(message);
             }
+            self.recover();
             if hostnet::now_boottime_ns() >= self.wake_at {
                 self.step(Event::Tick);
             }
@@ -341,6 +349,7 @@ impl Membership {
                     }
                 }
                 self.carry_out(actions);
+                self.recovery = Some(Instant::now() + RECOVERY);
             }
             Message::Switchover(answer) => {
                 let event = Event::SwitchoverRequested { by_user: true };
@@ -356,6 +365,14 @@ impl Membership {
                 let _ = answer.send(refusal.map_or(Ok(()), Err));
             }
             Message::Shutdown => self.step(Event::Shutdown),
+        }
+    }
+
+    /// To the core a crash is the end of the server.
+    fn recover(&mut self) {
+        if self.recovery.take_if(|at| Instant::now() >= *at).is_some() && self.servers.all_listen()
+        {
+            self.step(Event::ServiceReady(true));
         }
     }
 
