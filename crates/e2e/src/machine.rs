@@ -24,7 +24,7 @@ const NOTABLE: Duration = Duration::from_millis(10);
 const DISTURBING: Duration = Duration::from_millis(40);
 /// A standstill that, with a heartbeat's interval, makes a backup doubt: it then does not take over
 /// if its primary dies just now (`in_doubt`). Longer ones look like a death.
-const DEADLY: Duration = Duration::from_millis(50);
+pub(crate) const DEADLY: Duration = Duration::from_millis(50);
 /// How often a test is played again.
 const ATTEMPTS: u32 = 5;
 

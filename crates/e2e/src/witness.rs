@@ -31,8 +31,9 @@ const HOSTS: [&str; 3] = [CLIENT, NODES[0], NODES[1]];
 const CLOCK: &str = "Date: ";
 /// A daemon tells of a change once it has made it: the kernel may have obeyed so much earlier.
 const TOLD_AFTER_NS: u64 = 1_000_000;
-/// How long a frame may wait for its processor to come round to it, where nothing is shaped.
-const BACKLOG: Duration = Duration::from_millis(5);
+/// How long a frame may wait for its processor to come round to it: for as long as a machine may stand
+/// still without a test being played again. When it was made the oracle sees from its timestamp.
+const BACKLOG: Duration = crate::machine::DEADLY;
 /// Within this time of the signal a crash is that crash.
 const CRASHES_WITHIN_NS: u64 = 1_000_000_000;
 
@@ -258,8 +259,8 @@ impl Witness {
 /// still go out after the other node's promotion. A shaped cable's queue holds 20 ms and a burst of
 /// 70 KiB.
 pub fn wire_queue(rate_mbit: Option<u64>) -> Duration {
-    let Some(rate) = rate_mbit else { return BACKLOG };
-    Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate)
+    let shaped = |rate| Duration::from_millis(20) + Duration::from_micros((70 << 10) * 8 / rate);
+    BACKLOG + rate_mbit.map_or(Duration::ZERO, shaped)
 }
 
 /// A node serves from now on although nobody has handed over to it. The other reasons are those of

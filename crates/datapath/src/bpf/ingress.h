@@ -171,6 +171,19 @@ static __always_inline bool has_caught_up(const struct flow *flow)
 	return !flow->swallow && !seq_after(flow->una, flow->snd_max);
 }
 
+/* Does the client close before the child has repeated what the client has? That was written before the
+ * client closed, and must be written again before the child hears of it: a server may give up a reply
+ * whose client has gone, and its stream would end too early. The client sends its FIN again. The
+ * server's own FIN need not have been repeated. */
+static __always_inline bool closes_too_early(const struct flow *flow, const struct packet *p)
+{
+	__u32 has = p->ack;
+
+	if (flow->flags & FLOW_SERVER_FIN && has == flow->server_fin + 1)
+		has--;
+	return p->flags & TCP_FIN && (flow->swallow || seq_after(has, flow->snd_max));
+}
+
 /* Does this reset end an adopted flow? TCP believes a reset only at the very next byte (RFC 5961
  * §3.2), which is not known here when segments are missing. */
 static __always_inline bool resets_child(const struct flow *flow, const struct packet *p)
@@ -248,6 +261,8 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 			return send_to_peer(skb, COUNT_REDIRECTED);
 		if (flow->state != FLOW_OPEN || p->flags & TCP_SYN)
 			return TC_ACT_OK;
+		if (closes_too_early(flow, p))
+			return drop(COUNT_HELD);
 		if (!(p->flags & TCP_RST))
 			follow_client(skb, p, flow, now_ns());
 		if (p->flags & TCP_FIN)
