@@ -21,8 +21,9 @@ pub enum Record {
     Born { key: FlowKey },
     /// An adopting child acknowledged up to `ack` and takes bytes before `edge`.
     Child { key: FlowKey, ack: u32, edge: u32 },
-    /// A server died by `signal`; the data path fenced this node in the same instant (C4).
-    Crash { service: u32, signal: u32 },
+    /// A server died by `signal`, or (`None`) its listener was closed over connections that nobody
+    /// had accepted; the data path fenced this node in the same instant (C4).
+    Crash { service: u32, signal: Option<u32> },
     /// An adopted server ended its stream elsewhere than the one the client knows, or refused the
     /// replayed connection.
     Diverged { key: FlowKey },
@@ -47,7 +48,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
         types::record_kind::RECORD_CLOSED => Record::Closed { key },
         types::record_kind::RECORD_BORN => Record::Born { key },
         types::record_kind::RECORD_CHILD => Record::Child { key, ack: raw.seq, edge: raw.len },
-        types::record_kind::RECORD_CRASH => Record::Crash { service, signal: raw.seq },
+        types::record_kind::RECORD_CRASH => {
+            Record::Crash { service, signal: (raw.seq != 0).then_some(raw.seq) }
+        }
         types::record_kind::RECORD_DIVERGED => Record::Diverged { key },
         _ => return None,
     };

@@ -293,12 +293,14 @@ impl Stage {
     pub fn expect_silence(&self, node: &str, since_ns: u64) {
         let host = self.pair.lab.host(node).unwrap_or_else(|e| panic!("{e}"));
         let mac = host.mac(lab::Link::Service);
-        // A role's time is that from which the kernel may obey.
-        let duplex = |(who, event): &(&str, Event)| {
-            *who != node && event.fields.get("duplex") == Some(&true.into())
-        };
-        let backup = self.events("role", since_ns).into_iter().find(duplex);
-        let backup_ns = backup.map(|(_, event)| event.boottime_ns);
+        // A role's time is that from which the kernel may obey. What the other node is at
+        // `since_ns` it may have become long before.
+        let roles: Vec<_> =
+            self.events("role", 0).into_iter().filter(|(who, _)| *who != node).collect();
+        let then = roles.iter().rposition(|(_, role)| role.boottime_ns <= since_ns).unwrap_or(0);
+        let duplex = |role: &Event| role.fields.get("duplex") == Some(&true.into());
+        let backup = roles[then..].iter().find(|(_, role)| duplex(role));
+        let backup_ns = backup.map(|(_, role)| role.boottime_ns);
         let (dir, at) = (self.pair.lab.dir(), self.pair.at());
         let said = trace::segments_from(dir, mac, at, since_ns, backup_ns)
             .unwrap_or_else(|e| panic!("cannot read the capture: {e:#}"));

@@ -148,6 +148,34 @@ fn a_daemon_that_is_stopped_hands_over_first() {
     });
 }
 
+fn scripted(name: &str, script: &'static str) -> Service {
+    Service {
+        name: name.into(),
+        port: 80,
+        program: Arc::new(move |place| {
+            let python = find::program("python3", "python3")?.display().to_string();
+            let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
+            Ok(vec![python, "-c".into(), script.into(), ip, port])
+        }),
+        scheme: Scheme::Track,
+        flow_budget_mib: 1,
+    }
+}
+
+/// One request over a connection of its own, whose end must come.
+fn ask(stage: &Stage, path: &str) -> std::io::Result<String> {
+    let at = stage.pair.at();
+    let mut stream = stage
+        .client()
+        .in_netns(|| TcpStream::connect_timeout(&at, PATIENCE))
+        .unwrap_or_else(|e| panic!("{e}"))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply)?;
+    Ok(reply)
+}
+
 /// Serves `bye` and ends in good order, with the connection open.
 const ENDS: &str = r#"
 import os, socket, sys
@@ -168,39 +196,48 @@ while True:
     connection.close()
 "#;
 
+/// The same, but leaves without accepting who has come meanwhile.
+const LEAVES: &str = r#"
+import os, select, socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    connection, _ = listener.accept()
+    request = connection.recv(4096)
+    if request.startswith(b"GET /leave"):
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\nbye")
+        connection.close()
+        select.select([listener], [], [])
+        os._exit(0)
+    connection.sendall(b"HTTP/1.0 200 OK\r\n\r\nhello")
+    connection.close()
+"#;
+
+/// A connection that the server never accepted is not one that the server has ended.
+#[test]
+fn a_server_that_leaves_resets_nobody() {
+    undisturbed(|| {
+        let stage = Scenario::new().service(scripted("leaves", LEAVES)).idle(0).up();
+        let since_ns = now_ns();
+        assert!(ask(&stage, "/").unwrap().ends_with("hello"));
+        assert!(ask(&stage, "/leave").unwrap().ends_with("bye"));
+        // The other node's server answers who was waiting.
+        assert!(ask(&stage, "/").unwrap().ends_with("hello"));
+        assert_eq!(stage.events("listener_closed", since_ns).len(), 1);
+        stage.expect_no("suspected", since_ns);
+    });
+}
+
 /// C4, the other half: only a crash is muted.
 #[test]
 fn a_server_that_ends_in_good_order_closes_its_connections() {
     undisturbed(|| {
-        let service = Service {
-            name: "ends".into(),
-            port: 80,
-            program: Arc::new(|place| {
-                let python = find::program("python3", "python3")?.display().to_string();
-                let (ip, port) = (place.at.ip().to_string(), place.at.port().to_string());
-                Ok(vec![python, "-c".into(), ENDS.into(), ip, port])
-            }),
-            scheme: Scheme::Track,
-            flow_budget_mib: 1,
-        };
-        let stage = Scenario::new().service(service).idle(0).up();
+        let stage = Scenario::new().service(scripted("ends", ENDS)).idle(0).up();
         let since_ns = now_ns();
-        let ask = |path: &str| -> std::io::Result<String> {
-            let mut stream = stage
-                .client()
-                .in_netns(|| TcpStream::connect_timeout(&stage.pair.at(), PATIENCE))
-                .unwrap_or_else(|e| panic!("{e}"))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-            let mut reply = String::new();
-            stream.read_to_string(&mut reply)?; // to its end: the FIN must come
-            Ok(reply)
-        };
-        assert!(ask("/").unwrap().ends_with("hello"));
-        assert!(ask("/end").unwrap().ends_with("bye"));
+        assert!(ask(&stage, "/").unwrap().ends_with("hello"));
+        assert!(ask(&stage, "/end").unwrap().ends_with("bye"));
         // It was started again, and nobody was taken for dead.
         stage.eventually("the service answers again", || {
-            ask("/").is_ok_and(|r| r.ends_with("hello"))
+            ask(&stage, "/").is_ok_and(|r| r.ends_with("hello"))
         });
         stage.expect_no("server_crashed", since_ns);
         stage.expect_no("suspected", since_ns);

@@ -100,8 +100,8 @@ pub enum Notice {
     OverBudget { key: FlowKey },
     /// The output of a flow is not held any more, and leaves at once: it is simplex from now on.
     Unprotected { key: FlowKey, why: Why },
-    /// A server died by `signal`; the data path has fenced this node (C4).
-    Crash { service: u32, signal: u32 },
+    /// [`Record::Crash`]: the data path has fenced this node (C4).
+    Crash { service: u32, signal: Option<u32> },
     /// A flow was reset.
     Reset { key: FlowKey, reason: ResetReason },
     /// Every flow of the promotion has been opened or reset.

@@ -189,7 +189,8 @@ enum record_kind {
 	RECORD_CLOSED = 4,  /* both sides ended the connection, or the server reset it */
 	RECORD_BORN = 5,    /* the adopted child reached the accept queue */
 	RECORD_CHILD = 6,   /* the adopting child acknowledged: seq = ack, len = window edge */
-	RECORD_CRASH = 7,   /* a server died by a signal: this node fenced itself; seq = signal */
+	RECORD_CRASH = 7,   /* a server died by a signal (seq), or its listener was closed over connections
+			     * that nobody had accepted (seq = 0): this node fenced itself */
 	RECORD_DIVERGED = 8 /* an adopted server ended its stream too early */
 };
 

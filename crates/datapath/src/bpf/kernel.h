@@ -18,6 +18,7 @@ struct sock_common {
 	__be16 skc_dport;
 	__u16 skc_num;
 	unsigned short skc_family;
+	volatile unsigned char skc_state;
 	struct k_in6_addr skc_v6_daddr;
 	struct k_in6_addr skc_v6_rcv_saddr;
 } CORE;
@@ -25,14 +26,22 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	int sk_rcvlowat;
+	__u32 sk_ack_backlog;
 } CORE;
 
 struct inet_sock {
 	struct sock sk;
 } CORE;
 
+struct request_sock_queue {
+	struct {
+		int counter;
+	} qlen;
+} CORE;
+
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	struct request_sock_queue icsk_accept_queue;
 } CORE;
 
 struct tcp_options_received {
@@ -101,6 +110,7 @@ struct bpf_tcp_req_attrs {
 #define CHECKSUM_PARTIAL 3
 
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
+extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym;
 extern int bpf_dynptr_copy(struct bpf_dynptr *dst, __u32 dst_off, struct bpf_dynptr *src,
 			   __u32 src_off, __u32 size) __ksym __weak; /* since 6.16 */

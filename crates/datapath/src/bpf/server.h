@@ -236,11 +236,23 @@ static __always_inline bool fence_crash(void)
 	return fenced;
 }
 
+/* Whether connections that no server has accepted would be reset with this listener. */
+static __always_inline bool forsakes(struct sock *sk)
+{
+	struct inet_connection_sock *listener;
+
+	if (sk->__sk_common.skc_state != BPF_TCP_LISTEN)
+		return false;
+	listener = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_connection_sock));
+	return sk->sk_ack_backlog || listener->icsk_accept_queue.qlen.counter;
+}
+
 /*
  * A crash is silence (C4): a process that dies by a signal would close its connections as if it
  * had meant to. This hook runs in that process, before TCP hears of the close. If another node can
  * carry them, this one fences itself here, before the first FIN or RST is built, and the daemon
- * hands over. Ends by exit(), whatever the status, are the application's own.
+ * hands over. Ends by exit(), whatever the status, are the application's own; but no application
+ * has ended what it never accepted, so a listener's last close is fenced alike if there is any.
  */
 SEC("cgroup/sock_release")
 int server_close(struct bpf_sock *ctx)
@@ -249,12 +261,11 @@ int server_close(struct bpf_sock *ctx)
 	struct sock *sk = bpf_cast_to_kern_ctx(ctx);
 	struct flow_key key = {};
 	struct service *service;
-	__u32 signal;
+	__u32 signal = task->flags & PF_EXITING ? task->exit_code & 0x7f : 0;
 
-	if (!(task->flags & PF_EXITING))
-		return 1;
-	signal = task->exit_code & 0x7f;
-	if (!signal || is_orderly(signal))
+	if (is_orderly(signal))
+		signal = 0;
+	if (!signal && !forsakes(sk))
 		return 1;
 	if (bpf_get_netns_cookie(ctx) != netns_cookie)
 		return 1;

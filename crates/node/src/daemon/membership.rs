@@ -38,10 +38,11 @@ use crate::supervisor;
 /// What other threads tell this one.
 pub enum Message {
     Supervisor(supervisor::Event),
-    /// The data path has fenced this node, because a server died by this signal (C4).
+    /// The data path has fenced this node, because a server died by this signal, or (`None`) left
+    /// connections that it had not accepted (C4).
     Crash {
         service: u32,
-        signal: u32,
+        signal: Option<u32>,
     },
     /// An operator wants the peer to serve; answered with a refusal or when it is under way.
     Switchover(Sender<Result<(), String>>),
@@ -335,11 +336,21 @@ impl Membership {
             Message::Supervisor(event) => self.on_server(event),
             Message::Neighbours(evidence) => self.step(Event::ServiceLinkEvidence(evidence)),
             Message::Crash { service, signal } => {
-                self.events.add(
-                    "server_crashed",
-                    &format!("a server of service {service} died by signal {signal}: fenced"),
-                    json!({"service": service, "signal": signal}),
-                );
+                match signal {
+                    Some(signal) => self.events.add(
+                        "server_crashed",
+                        &format!("a server of service {service} died by signal {signal}: fenced"),
+                        json!({"service": service, "signal": signal}),
+                    ),
+                    None => self.events.add(
+                        "listener_closed",
+                        &format!(
+                            "service {service}: the server's listener was closed over connections \
+                             that it had not accepted: fenced"
+                        ),
+                        json!({"service": service}),
+                    ),
+                }
                 let actions = self.core.step(Event::ServerCrashed, hostnet::now_boottime_ns());
                 // A lease in answer means that nobody else can carry the flows.
                 if actions.iter().any(|action| matches!(action, Action::Lease { .. })) {
