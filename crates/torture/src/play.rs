@@ -200,10 +200,15 @@ fn look_after(
             stage.pair.lab.clear_faults(link.name())?;
         }
     }
+    let flipped_servers: Vec<_> =
+        plan.steps.iter().filter_map(|step| flipped_server(&step.act)).collect();
     let mut mended_ns = None;
     let mut mended = || -> anyhow::Result<()> {
         for who in plan.steps.iter().filter_map(|step| flipped_daemon(&step.act)) {
             stage.replace_daemon(stage.name(who))?;
+        }
+        for (who, done) in flipped_servers.iter().zip(&evidence.done) {
+            stage.replace_server(stage.name(*who), done.at_ns)?;
         }
         stage.mend()?;
         mended_ns = Some(now_ns());
@@ -235,6 +240,13 @@ fn killed_daemon(act: &Act) -> Option<Who> {
 fn flipped_daemon(act: &Act) -> Option<Who> {
     match act {
         Act::Flip { who, program: Program::Daemon, .. } => Some(*who),
+        _ => None,
+    }
+}
+
+fn flipped_server(act: &Act) -> Option<Who> {
+    match act {
+        Act::Flip { who, program: Program::Server, .. } => Some(*who),
         _ => None,
     }
 }

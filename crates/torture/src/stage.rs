@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use demo::clock::{Bell, boottime_ns, now_ns};
 use demo::config;
 use demo::hashing;
@@ -198,14 +198,7 @@ impl Stage {
             }
             Act::Server(who, signal) => {
                 let node = self.name(*who);
-                let carried = self.pair.status(node).is_ok_and(|s| s.role == "primary" && s.duplex);
-                let how = Kill::Process { signal: *signal, matching: None };
-                let at_ns = self.pair.kill(node, &how)?;
-                if carried {
-                    // Only now has every process got its signal.
-                    self.witness.crashed(node, now_ns());
-                }
-                done(at_ns, node)
+                done(self.kill_server(node, *signal)?, node)
             }
             Act::Daemon(who) => {
                 let node = self.name(*who);
@@ -369,6 +362,31 @@ impl Stage {
             self.killed.lock().unwrap_or_else(PoisonError::into_inner).push(node);
         }
         Ok(())
+    }
+
+    /// The same for a server, unless it has been replaced since then.
+    pub(crate) fn replace_server(&self, node: &'static str, since_ns: u64) -> anyhow::Result<()> {
+        self.listen();
+        let gone = || {
+            let events = self.pair.events_since(since_ns);
+            events.iter().any(|(who, e)| *who == node && e.event == "server_exited")
+        };
+        if !gone() {
+            self.kill_server(node, libc::SIGKILL)?;
+            ensure!(Bell::default().wait_until(SOON, gone), "the server of {node} does not end");
+        }
+        Ok(())
+    }
+
+    /// Sends the server's processes a signal that they die of; when that began.
+    fn kill_server(&self, node: &str, signal: i32) -> anyhow::Result<u64> {
+        let carried = self.pair.status(node).is_ok_and(|s| s.role == "primary" && s.duplex);
+        let at_ns = self.pair.kill(node, &Kill::Process { signal, matching: None })?;
+        if carried {
+            // Only now has every process got its signal.
+            self.witness.crashed(node, now_ns());
+        }
+        Ok(at_ns)
     }
 
     /// Boots what is down, starts what has ended, and waits until the pair is whole.
