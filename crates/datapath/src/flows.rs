@@ -82,10 +82,10 @@ impl Flow {
         self.raw.una
     }
 
-    /// End of the highest client segment that passed this node, FIN included. On a backup such a
-    /// segment was logged before this moved.
-    pub fn rcv_max(&self) -> u32 {
-        self.raw.rcv_max
+    /// End of the highest client segment with payload or FIN that passed this node, FIN included. On a
+    /// backup such a segment was logged before this moved.
+    pub fn data_max(&self) -> u32 {
+        self.raw.data_max
     }
 
     /// The client's latest window, as it stands in its segments.

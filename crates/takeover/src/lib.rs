@@ -391,7 +391,7 @@ impl Engine {
     /// the primary, or else a byte is lost (invariants 1 and 6).
     fn holds(&self, key: &FlowKey, flow: &Flow) -> bool {
         self.journal.instream(key).is_some_and(|instream| {
-            instream.irs() == flow.irs() && !replay::after(flow.rcv_max(), instream.end())
+            instream.irs() == flow.irs() && !replay::after(flow.data_max(), instream.end())
         })
     }
 

@@ -234,6 +234,21 @@ fn a_flow_whose_request_is_missing_is_reset() {
     assert_eq!((backup.pending(), backup.engine.progress().reset), (0, 1));
 }
 
+/// A request is lost on its way to this node, and an acknowledgement behind it is not: it tells of bytes
+/// that nobody has, and that the client will send again.
+#[test]
+fn a_request_that_was_lost_is_waited_for() {
+    let mut backup = Backup::with_a_request();
+    let end = 1 + REQUEST.len() as u32;
+    backup.see(&[frame(true, "A", end + 200, 1, b"")]);
+    backup.read_all();
+    backup.promote();
+    backup.engine.advance(Instant::now() + Duration::from_secs(1));
+    assert_eq!((backup.pending(), backup.engine.progress().reset), (1, 0));
+    backup.child_acknowledges(end);
+    assert_eq!((backup.pending(), backup.state()), (0, Some(FlowState::Open)));
+}
+
 /// The records of a connection that is over open nothing.
 #[test]
 fn a_straggler_of_an_ended_flow_opens_nothing() {

@@ -94,6 +94,8 @@ static __always_inline void follow_client(struct __sk_buff *skb, const struct pa
 		flow->rcv_run = p->seq;
 	if (seq_after(end, flow->rcv_max))
 		flow->rcv_max = end;
+	if (end != p->seq && seq_after(end, flow->data_max))
+		flow->data_max = end;
 	if (!(p->flags & TCP_ACK) || !acknowledges_what_was_sent(flow, p->ack))
 		return;
 	if (progress >= 0) {
@@ -200,6 +202,7 @@ static __always_inline struct flow *flow_from_embryo(const struct packet *p,
 	fresh.iss = e->iss;
 	fresh.una = e->iss + 1;
 	fresh.rcv_max = e->irs + 1;
+	fresh.data_max = e->irs + 1;
 	fresh.rcv_run = e->irs + 1;
 	fresh.window = p->window;
 	/* The SYN's window, which is not scaled, bounds what the server sent first. */

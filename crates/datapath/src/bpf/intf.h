@@ -118,6 +118,8 @@ struct flow {
 	__u32 iss;
 	__u32 una;	/* highest acknowledgement seen from the client; never steps back */
 	__u32 rcv_max;	/* end of the highest client segment seen */
+	__u32 data_max;	/* the same of those with payload or FIN: an acknowledgement tells of bytes that
+			 * have been sent, and may have been lost */
 	__u32 rcv_run;	/* from here to rcv_max no byte is missing; later than need be */
 	__u32 window;	/* the client's latest window, unscaled */
 	__u32 snd_edge;	/* end of the furthest window the client has opened */
@@ -142,7 +144,6 @@ struct flow {
 	__u8 state;
 	__u8 flags;
 	__u8 child; /* enum child */
-	__u32 pad;
 };
 
 /* Asks for a flow's state, and for what belongs to it while it is adopted, to be as in `flow`. */
