@@ -98,8 +98,10 @@ pub(crate) struct OneTcp {
     /// Behind the last position that the client's windows allow.
     client_edge: u64,
     client_tsval: Option<u32>,
-    /// The first clock reading, or the newest SYN-ACK's, its time, and who has emitted.
+    /// The first clock reading behind the SYN-ACK, or the newest of that, its time, and who has emitted.
     clock: Option<(u32, u64)>,
+    /// That is the SYN-ACK's.
+    waited: bool,
     emitters: Vec<u8>,
 }
 
@@ -333,9 +335,11 @@ impl OneTcp {
             let seen = format!("TSval {tsval}, {by} back");
             report.find((Class::I4, "tsval"), s, None, format!("TSval from {before} on"), seen);
         }
-        // A SYN-ACK that waited for its neighbour's address, and its repetition, come at one time.
-        if s.flags.syn {
+        // A SYN-ACK may have waited a second for its neighbour's address, alone or with its repetition:
+        // it does not tell when its clock was read.
+        if s.flags.syn || self.waited {
             self.clock = Some((tsval, s.at_ns));
+            self.waited = s.flags.syn;
         }
         let (first, first_ns) = *self.clock.get_or_insert((tsval, s.at_ns));
         let ahead = u64::from(tsval.wrapping_sub(first));
