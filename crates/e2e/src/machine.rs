@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use demo::clock::now_ns;
+use demo::clock::{Bell, now_ns};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -27,6 +27,9 @@ const DISTURBING: Duration = Duration::from_millis(40);
 pub(crate) const DEADLY: Duration = Duration::from_millis(50);
 /// How often a test is played again.
 const ATTEMPTS: u32 = 5;
+/// A machine that has not stood still for so long is calm; and how long a test waits for one.
+const CALM: Duration = Duration::from_secs(3);
+const STORM: Duration = Duration::from_secs(60);
 
 /// A processor did not run.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +113,15 @@ pub fn stood_still_since(began_ns: u64) -> Option<Duration> {
     since.max().filter(|took| *took >= DEADLY)
 }
 
+/// Who takes a processor away takes it for more than one test: waits until that is over.
+fn wait_for_calm() {
+    let standstill =
+        || stood_still_since(now_ns().saturating_sub(CALM.as_nanos() as u64)).is_some();
+    if !Bell::default().wait_until(STORM, || !standstill()) {
+        eprintln!("the machine goes on to stand still");
+    }
+}
+
 /// Plays a test; again if the machine stood still and so made a failure of its own. Whatever a test
 /// complains of then may follow from a failover that nobody has asked for.
 ///
@@ -128,6 +140,7 @@ pub fn undisturbed<T>(play: impl Fn() -> T) -> T {
                 },
             },
         }
+        wait_for_calm();
     }
     panic!("the machine stood still in {ATTEMPTS} attempts: it is too busy for these tests");
 }
