@@ -101,11 +101,19 @@ pub struct GateSettings {
     /// Size of the output ring in bytes: a power of two and a multiple of the page size. An eighth
     /// of it is kept for events.
     pub ring_bytes: u32,
+    /// Whether whole replies of one packet go to the client by way of the backup instead of waiting for
+    /// an order ([`Record::Reply`]).
+    pub replies: bool,
 }
 
 impl Default for GateSettings {
     fn default() -> Self {
-        Self { hold_bytes: 1 << 20, send_buffer: Some(4 << 20), ring_bytes: 64 << 20 }
+        Self {
+            hold_bytes: 1 << 20,
+            send_buffer: Some(4 << 20),
+            ring_bytes: 64 << 20,
+            replies: true,
+        }
     }
 }
 
@@ -195,6 +203,7 @@ impl Datapath {
         let output_bytes = if holding { settings.gate.ring_bytes } else { PAGE };
         rodata.holding = holding;
         rodata.hold_bytes = settings.gate.hold_bytes;
+        rodata.replies = settings.gate.replies;
         rodata.send_buffer = settings.gate.send_buffer.unwrap_or(0);
         // A flood of output must not keep the daemon from learning that connections end.
         rodata.output_reserve = output_bytes / 8;

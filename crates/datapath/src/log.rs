@@ -24,6 +24,9 @@ pub enum Record {
     /// A server died by `signal`, or (`None`) its listener was closed over connections that nobody
     /// had accepted; the data path fenced this node in the same instant (C4).
     Crash { service: u32, signal: Option<u32> },
+    /// A whole reply of the primary's server, from the sequence number `seq` on, has passed through this
+    /// node. It comes beside the record.
+    Reply { key: FlowKey, seq: u32 },
     /// An adopted server ended its stream elsewhere than the one the client knows, or refused the
     /// replayed connection.
     Diverged { key: FlowKey },
@@ -43,6 +46,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
             let fin = raw.flags & FIN != 0;
             let (irs, seq) = (raw.irs, raw.seq);
             return Some((Record::Segment { key, irs, seq, fin, service }, payload));
+        }
+        types::record_kind::RECORD_REPLY => {
+            let payload = rest.get(..raw.len as usize)?;
+            return Some((Record::Reply { key, seq: raw.seq }, payload));
         }
         types::record_kind::RECORD_RESET => Record::Reset { key, seq: raw.seq },
         types::record_kind::RECORD_CLOSED => Record::Closed { key },

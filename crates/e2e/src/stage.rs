@@ -286,7 +286,8 @@ impl Stage {
     }
 
     /// From `since_ns` on, no segment from the service address has left `node` on the service
-    /// link. Once the other node has it for a backup it passes that one's SYN, FIN and RST on.
+    /// link. Once the other node has it for a backup it passes segments on, of which the oracle
+    /// judges.
     ///
     /// # Panics
     /// If one has.

@@ -21,23 +21,23 @@ pub(crate) struct Segment {
     len: u32,
 }
 
-/// The segments from `service` that came from the interface `mac` since `since_ns`, apart from
-/// control segments that it passes on as a backup since `backup_ns`.
+/// The segments from `service` that came from the interface `mac` from `since_ns` on, and before
+/// `until_ns`.
 pub(crate) fn segments_from(
     lab_dir: &Path,
     mac: [u8; 6],
     service: SocketAddr,
     since_ns: u64,
-    backup_ns: Option<u64>,
+    until_ns: Option<u64>,
 ) -> anyhow::Result<Vec<Segment>> {
     let clocks = Wall::read();
     let wall = |ns| UNIX_EPOCH + Duration::from_nanos(clocks.ns(ns));
-    let (since, backup) = (wall(since_ns), backup_ns.map(wall));
+    let (since, until) = (wall(since_ns), until_ns.map(wall));
     let mut found = Vec::new();
     for frame in read_pcap(&lab_dir.join(format!("{}.pcap", Link::Service.name())))? {
         // The two clocks are read one after the other: a frame of this instant may look later.
         let Ok(after) = frame.at.duration_since(since + Duration::from_millis(1)) else { continue };
-        if frame.bytes.get(6..12) != Some(&mac) {
+        if frame.bytes.get(6..12) != Some(&mac) || until.is_some_and(|until| frame.at >= until) {
             continue;
         }
         // Only the beginning was kept, so lengths do not fit: parse laxly, skip other protocols.
@@ -49,10 +49,6 @@ pub(crate) fn segments_from(
         };
         let Some(TransportSlice::Tcp(tcp)) = &packet.transport else { continue };
         if from != service.ip() || tcp.source_port() != service.port() {
-            continue;
-        }
-        let control = tcp.syn() || tcp.fin() || tcp.rst();
-        if control && backup.is_some_and(|backup| frame.at >= backup) {
             continue;
         }
         let flags = [

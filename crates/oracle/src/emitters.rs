@@ -107,7 +107,11 @@ impl Emitters {
             return Way::Emitted;
         }
         if s.from_host || to_node.is_some() {
-            if to_node.is_none() && self.passes(s, start, end) {
+            // Who serves passes on no data: what looks like the dead primary's is its own.
+            let serves = story
+                .handover_before(s.at_ns)
+                .is_some_and(|h| story.host_named(&h.to) == Some(s.host.into()));
+            if to_node.is_none() && (control || !serves) && self.passes(s, start, end) {
                 return Way::PassedOn;
             }
             if control || to_node.is_some() {

@@ -57,6 +57,8 @@ struct Judge<'a> {
     begin_ns: u64,
     inward: Stream,
     outward: Stream,
+    /// What primaries have confided to their peers.
+    confided: Stream,
     /// Behind the highest payload byte of the service.
     outward_data: u64,
     emitters: Emitters,
@@ -97,6 +99,7 @@ pub(crate) fn judge(
         begin_ns: flow_began_ns,
         inward: Stream::default(),
         outward: Stream::default(),
+        confided: Stream::default(),
         outward_data: 0,
         emitters: Emitters::default(),
         one_tcp: OneTcp::default(),
@@ -147,8 +150,21 @@ impl Judge<'_> {
         }
         self.outcome.statistics.segments += 1;
         let accepted = sight == Sight::ClientGot && !s.flags.rst && self.accepts(s, place);
-        self.compare(s, place, payload, sight, accepted);
-        if matches!(sight, Sight::ClientSent | Sight::Emitted) {
+        // What a primary confides to its peer is said when that passes it on.
+        let confided = is_confided(s) && matches!(sight, Sight::Emitted | Sight::Bounced);
+        if confided {
+            let data = place.data_end - u64::from(s.payload_len);
+            self.confided.tell(data, payload, &[], true);
+        } else {
+            self.compare(s, place, payload, sight, accepted);
+        }
+        let said = match sight {
+            Sight::ClientSent => true,
+            Sight::Emitted => !confided,
+            Sight::PassedOn => is_data(s),
+            _ => false,
+        };
+        if said {
             let stream = if s.inward { &mut self.inward } else { &mut self.outward };
             stream.reach(place.end);
         }
@@ -160,8 +176,22 @@ impl Judge<'_> {
             Sight::ClientGot => self.client_got(s, place, accepted),
             Sight::NodeGot => self.hold(s, place),
             Sight::Emitted => self.emits(s, place),
-            Sight::PassedOn => self.outcome.statistics.passed_on += 1,
+            Sight::PassedOn => {
+                self.outcome.statistics.passed_on += 1;
+                self.emitted.insert(place.start, place.end);
+                self.is_as_confided(s, place, payload);
+            }
             Sight::Bounced | Sight::Relayed | Sight::Flooded => {}
+        }
+    }
+
+    /// Invariant 6: what a peer passes on is what was confided to it.
+    fn is_as_confided(&mut self, s: &Segment, place: Place, payload: &[u8]) {
+        let data = place.data_end - u64::from(s.payload_len);
+        let changed = is_data(s).then(|| self.confided.difference(data, payload)).flatten();
+        if let Some((at, was, is)) = changed {
+            let expected = format!("service byte {at} to be {was:02x}, as the primary said");
+            self.report.find((Class::I6, "passed on"), s, None, expected, format!("{is:02x}"));
         }
     }
 
@@ -331,7 +361,7 @@ impl Judge<'_> {
 
     fn emits(&mut self, s: &Segment, place: Place) {
         let late = self.emitters.emitted(s, &mut self.report, &mut self.outcome.statistics);
-        if !s.flags.rst {
+        if !s.flags.rst && !is_confided(s) {
             self.emitted.insert(place.start, place.end);
         }
         let over = self.inward.fin().is_some();
@@ -409,6 +439,16 @@ impl Judge<'_> {
         let expected = format!("no FIN from a server that crashed at {crashed}");
         self.report.find((Class::I5, "crash fin"), s, None, expected, "its first FIN");
     }
+}
+
+fn is_data(s: &Segment) -> bool {
+    s.payload_len > 0 && !s.flags.syn && !s.flags.fin && !s.flags.rst
+}
+
+/// What is held may go to the client by way of the peer alone, which may die or refuse it: until it has
+/// passed it on nobody has said it. What ends or begins a connection is said where it leaves.
+fn is_confided(s: &Segment) -> bool {
+    !s.inward && s.link == Link::Cluster && is_data(s)
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -30,6 +30,9 @@ pub enum Why {
     /// Nobody saw it begin.
     #[error("The flow began before the backup could log it.")]
     Unknown,
+    /// A part of a reply has left, and the rest of it cannot be generated again.
+    #[error("A part of a reply was taken for a whole one, and left.")]
+    TakenForWhole,
     /// Said of a takeover only: a part of a reply that was streamed has left, and the rest of it
     /// cannot be generated again.
     #[error("The primary died while it streamed a reply that was too large to be held.")]
@@ -49,6 +52,7 @@ impl Why {
             Self::FlowBudget => "flow_budget",
             Self::TotalBudget => "total_budget",
             Self::Unknown => "unknown_flow",
+            Self::TakenForWhole => "taken_for_whole",
             Self::PartlySent => "partly_sent",
         }
     }

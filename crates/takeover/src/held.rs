@@ -140,6 +140,27 @@ impl Held {
         self.carry_out(key, orders, now)
     }
 
+    /// What the primary's server wrote, and has gone on to the client through this node: the kernel took it
+    /// for a whole reply. The client's acknowledgement tells the primary, which needs no order.
+    #[must_use = "why the flow is not protected any more"]
+    pub fn on_passed(
+        &mut self,
+        key: &FlowKey,
+        seq: u32,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Option<Why> {
+        let end = seq.wrapping_add(bytes.len() as u32);
+        let mut orders = self.log.outstream(key, seq, bytes, false);
+        if orders.release == Some(end) {
+            orders.release = None;
+            self.released.add(*key, now);
+        }
+        let why = self.carry_out(key, orders, now);
+        let part = self.log.released(key).is_some_and(|released| after(end, released));
+        why.or_else(|| part.then(|| self.give_up(key, Why::TakenForWhole, now)).flatten())
+    }
+
     /// Takes a flow out of the log for a reason that lies elsewhere.
     #[must_use = "why the flow is not protected any more"]
     pub fn give_up(&mut self, key: &FlowKey, why: Why, now: Instant) -> Option<Why> {

@@ -300,6 +300,7 @@ impl Engine {
             Record::Closed { key } => self.forget(&key),
             Record::Born { key } => self.on_born(key, now),
             Record::Child { key, ack, edge } => self.on_child(key, ack, edge, now),
+            Record::Reply { key, seq } => self.on_reply(&key, seq, payload, now),
             Record::Crash { service, signal } => {
                 self.notices.push(Notice::Crash { service, signal });
             }

@@ -201,6 +201,15 @@ impl Engine {
         }
     }
 
+    /// A whole reply of the primary's has passed through this node.
+    pub(crate) fn on_reply(&mut self, key: &FlowKey, seq: u32, bytes: &[u8], now: Instant) {
+        let (Some(message), Duty::Backup) = (&mut self.message, &self.duty) else { return };
+        match message.held.on_passed(key, seq, bytes, now) {
+            Some(why) => self.unprotect(key, why),
+            None => self.free_answered(key),
+        }
+    }
+
     /// The journal has forgotten the flow.
     pub(crate) fn not_journaled(&mut self, key: &FlowKey) {
         let now = Instant::now();

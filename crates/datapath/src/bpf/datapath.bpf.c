@@ -36,6 +36,7 @@
 #include "packet.h"
 #include "log.h"
 #include "flow.h"
+#include "reply.h"
 #include "gate.h"
 #include "order.h"
 #include "ingress.h"

@@ -86,8 +86,16 @@ static __always_inline int from_service(struct __sk_buff *skb, const struct pack
 	if (now_ns() >= share->lease_until_ns)
 		return take(COUNT_DROP_FENCED);
 	/* gate_out has been asked before, unless it went with its daemon. */
-	if (holding && is_kept(skb, p))
-		return take(COUNT_GATE_FENCED);
+	if (holding) {
+		switch (judge(skb, p)) {
+		case LEAVES:
+			break;
+		case LEAVES_BY_BACKUP:
+			return send_to_peer(skb, COUNT_REPLY_OUT);
+		case STAYS:
+			return take(COUNT_GATE_FENCED);
+		}
+	}
 	flow = ctl.knows_flows ? bpf_map_lookup_elem(&flows, &key) : NULL;
 	if (flow) {
 		if (flow->state == FLOW_TRACKED)

@@ -20,6 +20,16 @@
 /* Of one run of server_write; the rest of a longer write follows in further runs. */
 #define CAPTURE_MAX 32768
 
+/* For a record of the output ring that has its place there. The kernel wakes who has read all that
+ * came before, and so nobody once something came quietly. */
+static __always_inline __u64 awake(void)
+{
+	if (!quiet)
+		return 0;
+	quiet = 0;
+	return BPF_RB_FORCE_WAKEUP;
+}
+
 static __always_inline void report(const struct flow_key *key, enum output_kind kind, __u32 seq)
 {
 	struct output *output = bpf_ringbuf_reserve(&output_ring, sizeof(*output), 0);
@@ -32,7 +42,7 @@ static __always_inline void report(const struct flow_key *key, enum output_kind 
 	output->seq = seq;
 	output->length = 0;
 	output->key = *key;
-	bpf_ringbuf_submit(output, 0);
+	bpf_ringbuf_submit(output, awake());
 }
 
 /* Is a connection that begins now to be held? While it has no backup it is simplex, and its output
@@ -65,7 +75,8 @@ static __always_inline bool is_open(struct gate *gate)
 
 /* Gives a connection its gate and its place in the socket map. The handshake is over and nobody has
  * accepted yet, so no byte has been written. */
-static __always_inline bool hold(struct bpf_sock_ops *ops, struct flow_key *key, bool swallows)
+static __always_inline bool hold(struct bpf_sock_ops *ops, struct flow_key *key, bool adopted,
+				 bool swallows)
 {
 	int lowat = hold_bytes, buffer = send_buffer;
 	struct bpf_sock *sk = ops->sk;
@@ -79,6 +90,8 @@ static __always_inline bool hold(struct bpf_sock_ops *ops, struct flow_key *key,
 	gate->released = tcp->write_seq;
 	gate->ahead = tcp->write_seq;
 	gate->captured = tcp->write_seq;
+	gate->whole = tcp->write_seq;
+	gate->adopted = adopted;
 	gate->swallows = swallows;
 	gate->key = *key;
 	/* Held output is unsent output: this is what makes the server wait (man 7 tcp). */
@@ -119,6 +132,64 @@ static __always_inline void moved(struct bpf_sock_ops *ops, __u32 from, __u32 to
 		       tcp->write_seq);
 	else
 		report(&gate->key, running ? OUTPUT_ABORTED : OUTPUT_GONE, tcp->write_seq);
+}
+
+/* What came quietly has to be told after all. */
+static __always_inline void wake_daemon(void)
+{
+	void *nothing;
+
+	if (!quiet)
+		return;
+	nothing = bpf_ringbuf_reserve(&output_ring, sizeof(__u64), 0);
+	if (nothing)
+		bpf_ringbuf_discard(nothing, awake());
+}
+
+/* How long a reply that has begun may keep the daemon asleep: a server writes its head and its body one
+ * after the other. It may also have ended there, as replies to HEAD do. */
+#define BEGUN_NS 1000000
+
+static int begun_is_over(void *map, __u32 *key, struct waker *waker)
+{
+	waker->pending = 0;
+	wake_daemon();
+	return 0;
+}
+
+static __always_inline void wake_daemon_soon(void)
+{
+	__u32 only = 0;
+	struct waker *waker = bpf_map_lookup_elem(&wakers, &only);
+
+	if (!waker || waker->pending)
+		return;
+	waker->pending = 1;
+	/* The first call of all makes the timer, any other one finds it. */
+	bpf_timer_init(&waker->timer, &wakers, CLOCK_MONOTONIC);
+	if (bpf_timer_set_callback(&waker->timer, begun_is_over) ||
+	    bpf_timer_start(&waker->timer, BEGUN_NS, 0)) {
+		waker->pending = 0;
+		wake_daemon();
+	}
+}
+
+/* What lies before it may leave. What its client has acknowledged has left: the backup gives no order
+ * for what it passes on. */
+static __always_inline __u32 edge_of(const struct gate *gate, __u32 una)
+{
+	return replies && seq_after(una, gate->released) ? una : gate->released;
+}
+
+/* Are these bytes, with what lies in front of them, perhaps a reply that goes by way of the backup? What
+ * becomes of them is seen when TCP sends them, and nobody need hurry until then. */
+static __always_inline bool may_be_whole(const struct gate *gate, const struct tcp_sock *tcp,
+					 __u32 length)
+{
+	return replies && !gate->adopted &&
+	       tcp->write_seq + length - tcp->snd_una <= REPLY_MAX &&
+	       bpf_ringbuf_query(&output_ring, BPF_RB_AVAIL_DATA) <
+		       bpf_ringbuf_query(&output_ring, BPF_RB_RING_SIZE) / 8;
 }
 
 /* Room in the ring that output may take: events keep a part of it for themselves. */
@@ -177,6 +248,7 @@ static __always_inline void capture(struct sk_msg_md *msg, struct gate *gate)
 	struct tcp_sock *tcp;
 	void *data = msg->data;
 	__u32 length = (__u64)msg->data_end - (__u64)data;
+	bool hurry;
 
 	tcp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
 	if (!tcp || is_open(gate) || gate->lost || !msg->size)
@@ -195,6 +267,9 @@ static __always_inline void capture(struct sk_msg_md *msg, struct gate *gate)
 		lose(gate, output.seq);
 		return;
 	}
+	hurry = !may_be_whole(gate, tcp, length);
+	if (!hurry)
+		quiet = 1;
 	if (bpf_ringbuf_reserve_dynptr(&output_ring, sizeof(output) + length, 0, &room))
 		goto lost;
 	if (bpf_dynptr_write(&room, 0, &output, sizeof(output), 0) ||
@@ -203,7 +278,7 @@ static __always_inline void capture(struct sk_msg_md *msg, struct gate *gate)
 	/* First, or else the order could be here before. */
 	gate->captured = output.seq + length;
 	gate->offered = length;
-	bpf_ringbuf_submit_dynptr(&room, 0);
+	bpf_ringbuf_submit_dynptr(&room, hurry ? awake() : BPF_RB_NO_WAKEUP);
 	bpf_msg_apply_bytes(msg, length);
 	count_by(COUNT_CAPTURED_BYTES, length);
 	return;
@@ -247,13 +322,13 @@ static __always_inline void recapture(struct __sk_buff *skb, const struct packet
 	if (gate->offered)
 		count(COUNT_CUT_SHORT);
 	gate->offered = 0;
-	bpf_ringbuf_submit_dynptr(&room, 0);
+	bpf_ringbuf_submit_dynptr(&room, awake());
 	count_by(COUNT_RECAPTURED_BYTES, length);
 }
 
 /* May this segment not leave? */
 static __always_inline bool refuses(struct __sk_buff *skb, const struct packet *p,
-				    struct gate *gate)
+				    struct gate *gate, __u32 edge)
 {
 	__u32 end = p->seq + p->payload_length;
 
@@ -264,42 +339,103 @@ static __always_inline bool refuses(struct __sk_buff *skb, const struct packet *
 		recapture(skb, p, gate);
 	if (p->flags & TCP_FIN)
 		end++;
-	if (end == p->seq || !seq_after(end, gate->released) || !seq_after(end, gate->ahead))
-		return false;
-	count(COUNT_REFUSED);
-	if (seq_after(gate->released, p->seq))
-		count(COUNT_STRADDLING);
-	return true;
+	return end != p->seq && seq_after(end, edge) && seq_after(end, gate->ahead);
 }
 
-/* The gate of the socket that built this segment, unless it is open. */
-static __always_inline struct gate *closed_gate_of(struct __sk_buff *skb)
+/* The gate of the socket that built this segment, unless it is open, and what its client has
+ * acknowledged. */
+static __always_inline struct gate *closed_gate_of(struct __sk_buff *skb, __u32 *una)
 {
 	struct bpf_sock *sk = skb->sk;
+	struct bpf_tcp_sock *tcp;
 	struct gate *gate;
 
 	sk = sk ? bpf_sk_fullsock(sk) : NULL;
 	gate = sk ? bpf_sk_storage_get(&gates, sk, NULL, 0) : NULL;
-	return gate && !is_open(gate) ? gate : NULL;
+	if (!gate || is_open(gate))
+		return NULL;
+	tcp = bpf_tcp_sock(sk);
+	*una = gate->released;
+	/* Or the compiler selects a pointer, which the verifier does not allow. */
+	barrier();
+	if (tcp)
+		*una = tcp->snd_una;
+	return gate;
 }
 
-static __always_inline bool is_kept(struct __sk_buff *skb, const struct packet *p)
+/*
+ * A refused segment waits for an order, and the order for two daemons to be woken and to speak. A reply
+ * that is one packet need not wait: it goes to the backup as it is, whose kernel logs it and passes it on.
+ * To TCP it is sent, and is sent again if nobody acknowledges it. So that nothing leaves before what lies
+ * in front of it, it must begin where its client's acknowledgement stands; and end where its server has
+ * ended, or it would not be whole.
+ */
+static __always_inline enum reply reply_of(struct __sk_buff *skb, const struct packet *p,
+					   const struct gate *gate, __u32 una)
 {
-	struct gate *gate = closed_gate_of(skb);
+	struct role_entry role;
 
-	return gate && refuses(skb, p, gate);
+	if (!replies || gate->adopted || gate->lost || !ctl.relay.ifindex)
+		return REPLY_UNCLEAR;
+	/* One packet on its way to the client, too, whose path may be narrower than the cluster link. */
+	if (skb->gso_segs > 1 || p->flags & (TCP_SYN | TCP_FIN | TCP_RST) || p->seq != una ||
+	    p->seq + p->payload_length != gate->captured)
+		return REPLY_UNCLEAR;
+	role = role_of(&gate->key);
+	if (role.role != ROLE_PRIMARY || !role.duplex)
+		return REPLY_UNCLEAR;
+	/* Only node_out sends it to the backup: on any other way it would leave. */
+	if (skb->ifindex != service_ifindex && skb->ifindex != cluster_ifindex)
+		return REPLY_UNCLEAR;
+	return read_reply(skb, p);
+}
+
+enum leave {
+	LEAVES,
+	LEAVES_BY_BACKUP,
+	STAYS,
+};
+
+/* What becomes of a segment of a held socket's on the link. */
+static __always_inline enum leave judge(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 una;
+	struct gate *gate = closed_gate_of(skb, &una);
+
+	if (!gate || !refuses(skb, p, gate, edge_of(gate, una)))
+		return LEAVES;
+	/* Read by gate_out. */
+	if (replies && p->payload_length && p->seq == una && p->seq + p->payload_length == gate->whole)
+		return LEAVES_BY_BACKUP;
+	return STAYS;
 }
 
 SEC("cgroup_skb/egress")
 int gate_out(struct __sk_buff *skb)
 {
-	struct gate *gate = closed_gate_of(skb);
+	__u32 una;
+	struct gate *gate = closed_gate_of(skb, &una);
 	struct packet p = {};
+	enum reply reply;
 
 	if (!gate)
 		return 1;
 	/* What cannot be read has not been judged. */
 	if (parse_ip(skb, 0, &p) != PARSED_TCP || !parse_tcp(skb, &p))
 		return 0;
-	return !refuses(skb, &p, gate);
+	if (!refuses(skb, &p, gate, edge_of(gate, una)))
+		return 1;
+	reply = reply_of(skb, &p, gate, una);
+	if (reply == REPLY_WHOLE) {
+		gate->whole = p.seq + p.payload_length;
+		return 1;
+	}
+	count(COUNT_REFUSED);
+	if (seq_after(edge_of(gate, una), p.seq))
+		count(COUNT_STRADDLING);
+	if (reply == REPLY_BEGUN)
+		wake_daemon_soon();
+	else
+		wake_daemon();
+	return 0;
 }

@@ -299,6 +299,26 @@ static __always_inline int to_service(struct __sk_buff *skb, struct packet *p,
 	}
 }
 
+/* A held segment of the primary's that is a whole reply. Logged here it is held by both nodes, so it may go
+ * on. Behind what its client has acknowledged, and nowhere else: in front of it may be a reply that waits,
+ * or none at all. */
+static __always_inline int pass_reply_on(struct __sk_buff *skb, const struct packet *p,
+					 const struct flow_key *key)
+{
+	struct flow *flow;
+
+	if (now_ns() >= share_of(key)->journal_until_ns)
+		return drop(COUNT_UNTRACKED);
+	flow = bpf_map_lookup_elem(&flows, key);
+	if (!flow || flow->state != FLOW_TRACKED || p->seq != flow->una)
+		return drop(COUNT_REPLY_STALE);
+	if (!log_reply(skb, p, key))
+		return drop(COUNT_DROP_RING_FULL);
+	count(COUNT_REPLY_IN);
+	skb->mark = MARK_PASSED_ON;
+	return bpf_redirect_neigh(service_ifindex, NULL, 0, 0);
+}
+
 /* A control segment of the primary's: note it, then pass it on to the client. */
 static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p, bool relayed)
 {
@@ -312,6 +332,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 	key_outbound(p, &key);
 	if (role_of(&key).role != ROLE_BACKUP)
 		return drop(COUNT_DROP_NO_ROLE);
+	if (holding && p->payload_length && !(p->flags & (TCP_SYN | TCP_FIN | TCP_RST)))
+		return pass_reply_on(skb, p, &key);
 	if (p->flags & TCP_SYN) {
 		embryo_syn_ack(skb, p, &key);
 	} else {

@@ -192,7 +192,8 @@ enum record_kind {
 	RECORD_CHILD = 6,   /* the adopting child acknowledged: seq = ack, len = window edge */
 	RECORD_CRASH = 7,   /* a server died by a signal (seq), or its listener was closed over connections
 			     * that nobody had accepted (seq = 0): this node fenced itself */
-	RECORD_DIVERGED = 8 /* an adopted server ended its stream too early */
+	RECORD_DIVERGED = 8, /* an adopted server ended its stream too early */
+	RECORD_REPLY = 9 /* backup: a whole reply of the primary's, passed on: seq = first byte */
 };
 
 #define RECORD_FIN 0x01
@@ -220,6 +221,9 @@ struct gate {
 	__u8 lost;	/* a write could not be captured: later ones are not either */
 	__u8 swallows;	/* born with output to be swallowed: the flow's entry says how much */
 	__u8 unread;	/* the server left bytes unread; reported, and nobody has rung since */
+	__u8 adopted;	/* its segments are judged by its flow's entry, too: none goes by the backup */
+	__u8 pad[3];
+	__u32 whole;	/* the end of the latest reply that gate_out let go by way of the backup */
 	struct flow_key key;
 };
 
@@ -257,6 +261,9 @@ enum order {
 /* For experiments (RFC 3692): a client's packet of this protocol ends at the backup. */
 #define IPPROTO_ORDER 253
 #define TCP_ORDER_OPTIONS 12
+
+/* Payload of the longest reply that goes by way of the backup: one packet on any Ethernet. */
+#define REPLY_MAX 1460
 
 /* Why a frame did not take its ordinary way, and what passed. */
 enum counter {
@@ -299,6 +306,9 @@ enum counter {
 	COUNT_REFUSED,		/* segments that TCP was told to keep */
 	COUNT_STRADDLING,	/* of these: begin before the released edge */
 	COUNT_GATE_FENCED,	/* held segments that only the fence on the link refused */
+	COUNT_REPLY_OUT,	/* whole replies sent to the backup, for it to pass on */
+	COUNT_REPLY_IN,		/* the peer's whole replies logged and passed on to clients */
+	COUNT_REPLY_STALE,	/* the peer's replies for another position than the client's: dropped */
 	COUNT_ORDERS,		/* orders carried out */
 	COUNT_ORDERS_SENT,	/* orders sent on to the primary */
 	COUNT_ORDERS_STALE,	/* orders that changed nothing: given twice, or late */

@@ -100,6 +100,9 @@ struct bpf_tcp_req_attrs {
 
 #define PF_EXITING 0x00000004
 
+/* time.h */
+#define CLOCK_MONOTONIC 1
+
 /* if_packet.h */
 #define PACKET_HOST 0
 

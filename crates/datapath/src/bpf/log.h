@@ -94,6 +94,32 @@ static __always_inline bool copy_payload(struct __sk_buff *skb, const struct pac
 	       !bpf_dynptr_copy(out, at, &in, p->payload_offset, p->payload_length);
 }
 
+/* A reply of the primary's that this node passes on at once: its daemon can wait. False: not logged, so it
+ * must not go on either. */
+static __always_inline bool log_reply(struct __sk_buff *skb, const struct packet *p,
+				      const struct flow_key *key)
+{
+	struct record header = {
+		.key = *key,
+		.kind = RECORD_REPLY,
+		.seq = p->seq,
+		.len = p->payload_length,
+	};
+	struct bpf_dynptr out;
+
+	/* Whole, for the reason given below. */
+	if (bpf_skb_pull_data(skb, p->payload_offset + p->payload_length))
+		return false;
+	if (bpf_ringbuf_reserve_dynptr(&log_ring, sizeof(header) + p->payload_length, 0, &out) ||
+	    bpf_dynptr_write(&out, 0, &header, sizeof(header), 0) ||
+	    !copy_payload(skb, p, &out, sizeof(header))) {
+		bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
+		return false;
+	}
+	bpf_ringbuf_submit_dynptr(&out, wake_policy(false));
+	return true;
+}
+
 /* A client segment with its payload. False: not logged, so it must not go on either. */
 static __always_inline bool log_segment(struct __sk_buff *skb, const struct packet *p,
 					const struct flow_key *key, const struct flow *flow,

@@ -11,6 +11,7 @@ const volatile bool holding;		/* whether there are held services; if not, all th
 					 * done for them is no part of the programs */
 const volatile __u32 hold_bytes;	/* unreleased output of one flow before its server blocks */
 const volatile __u32 send_buffer;	/* of held sockets, in bytes; 0: the server's own */
+const volatile bool replies;		/* whether whole replies go by way of the backup */
 const volatile __u32 output_reserve;	/* bytes of the output ring that only events may use */
 
 /* On frames that the data path itself sends out of a link: node_out, which they meet on the way,
@@ -18,6 +19,22 @@ const volatile __u32 output_reserve;	/* bytes of the output ring that only event
 #define MARK_PASSED_ON 0x5f7d0001
 
 struct ctl ctl SEC(".data.ctl");
+
+/* The output ring has records of which the daemon has not been told. */
+__u32 quiet;
+
+/* Tells it of them after a while. */
+struct waker {
+	struct bpf_timer timer;
+	__u32 pending;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct waker);
+} wakers SEC(".maps");
 
 const struct generated generated SEC(".rodata.generated") = {};
 

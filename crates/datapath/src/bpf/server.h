@@ -69,7 +69,7 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 	if (flow && ((flow->state != FLOW_ADOPTING && !delivers) || flow->child))
 		flow = NULL;
 	/* What the daemon delivers is logged already. */
-	held = holding && !delivers && is_held(&key) && hold(ops, &key, flow && flow->swallow);
+	held = holding && !delivers && is_held(&key) && hold(ops, &key, flow, flow && flow->swallow);
 	if (!flow)
 		return;
 	flow->snd_max = flow->child_nxt = flow->birth_ack;

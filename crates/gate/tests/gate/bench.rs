@@ -206,6 +206,7 @@ impl Node {
                 hold_bytes: HOLD,
                 send_buffer: Some(2 << 20),
                 ring_bytes: 16 << 20,
+                replies: false,
             },
         };
         change(&mut settings);

@@ -90,6 +90,7 @@ pub fn gate_settings(services: &[Service]) -> GateSettings {
         hold_bytes: 2 * held,
         send_buffer: Some((3 * held).min(SEND_BUFFER_MAX)),
         ring_bytes: 64 << 20,
+        replies: true,
     }
 }
 

@@ -175,7 +175,9 @@ impl Told {
         // What this node has not read from the ring yet will come.
         let Some(said) = self.flows.get_mut(&key) else { return };
         said.named = true;
-        if said.next != seq || said.lost {
+        // The backup may have had more of it: whole replies go through it.
+        let lacks = said.next.wrapping_sub(seq) as i32 > 0;
+        if lacks || said.lost {
             // It was in the old stream. No copy is kept here: the flow is not protected any more.
             self.frames.push(&Record::Lost { flow: name_of(&key), seq });
         }

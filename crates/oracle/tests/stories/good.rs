@@ -519,3 +519,26 @@ proptest! {
         prop_assert!(verdict.findings.iter().all(|f| is_byte(f.class)), "{verdict}");
     }
 }
+
+/// A whole reply goes to the backup, which passes it on.
+#[test]
+fn a_backup_passes_a_reply_on() {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /");
+    let reply = scene.server_says(PSH, b"HTTP/1.1 200 OK");
+    scene.bounce(reply, Fate::Arrives);
+    scene.client_acks().server_ends().client_ends();
+    let s = scene.expect_good().statistics;
+    assert_eq!((s.passed_on, s.bytes_not_compared), (3, 0), "SYN-ACK, reply and FIN");
+}
+
+/// The primary dies before that: its reply was never said, and another one may take its place.
+#[test]
+fn what_the_backup_has_not_passed_on_was_not_said() {
+    let mut scene = Scene::new();
+    scene.handshake().request(b"GET /");
+    let held = scene.server_says(PSH, b"order 1");
+    scene.confide(&held, Fate::Arrives);
+    scene.takeover().server_acks().reply(b"order 2").server_ends().client_ends();
+    assert_eq!(scene.expect_good().statistics.passed_on, 1, "the SYN-ACK alone");
+}

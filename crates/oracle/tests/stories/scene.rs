@@ -231,16 +231,32 @@ impl Scene {
 
     /// A control segment of the primary's, through the backup if there is one.
     pub fn bounce(&mut self, seg: Seg, fate: Fate) {
-        let Some(backup) = self.backup else { return self.down(seg, fate) };
-        let t = self.passes(20 * US);
-        self.push(t, (self.primary, Link::Cluster), self.primary, backup, &seg);
-        if fate == Fate::LostBetween {
-            return;
+        if self.backup.is_none() {
+            return self.down(seg, fate);
         }
-        self.push(t + 2 * US, (backup, Link::Cluster), self.primary, backup, &seg);
-        self.push(t + 4 * US, (backup, Link::Service), backup, "client", &seg);
-        self.passes(6 * US);
-        self.arrives(t + 4 * US, backup, &seg, fate);
+        self.confide(&seg, fate);
+        if fate != Fate::LostBetween {
+            self.pass_on(&seg, fate);
+        }
+    }
+
+    /// A segment goes from the primary to its backup.
+    pub fn confide(&mut self, seg: &Seg, fate: Fate) {
+        let backup = self.backup.unwrap();
+        let t = self.passes(20 * US);
+        self.push(t, (self.primary, Link::Cluster), self.primary, backup, seg);
+        if fate != Fate::LostBetween {
+            self.push(t + 2 * US, (backup, Link::Cluster), self.primary, backup, seg);
+        }
+    }
+
+    /// And on to the client.
+    pub fn pass_on(&mut self, seg: &Seg, fate: Fate) {
+        let backup = self.backup.unwrap();
+        let t = self.passes(4 * US);
+        self.push(t, (backup, Link::Service), backup, "client", seg);
+        self.passes(2 * US);
+        self.arrives(t, backup, seg, fate);
     }
 
     fn arrives(&mut self, t: u64, from: &str, seg: &Seg, fate: Fate) {
