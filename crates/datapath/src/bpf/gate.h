@@ -182,12 +182,15 @@ static __always_inline __u32 edge_of(const struct gate *gate, __u32 una)
 }
 
 /* Are these bytes, with what lies in front of them, perhaps a reply that goes by way of the backup? What
- * becomes of them is seen when TCP sends them, and nobody need hurry until then. */
+ * becomes of them is seen when TCP sends them, which their client lets it do at once, and nobody need
+ * hurry until then. */
 static __always_inline bool may_be_whole(const struct gate *gate, const struct tcp_sock *tcp,
 					 __u32 length)
 {
-	return replies && !gate->adopted &&
-	       tcp->write_seq + length - tcp->snd_una <= REPLY_MAX &&
+	__u32 unacknowledged = tcp->write_seq + length - tcp->snd_una;
+
+	return replies && !gate->adopted && unacknowledged <= REPLY_MAX &&
+	       unacknowledged <= tcp->snd_wnd &&
 	       bpf_ringbuf_query(&output_ring, BPF_RB_AVAIL_DATA) <
 		       bpf_ringbuf_query(&output_ring, BPF_RB_RING_SIZE) / 8;
 }
@@ -279,6 +282,9 @@ static __always_inline void capture(struct sk_msg_md *msg, struct gate *gate)
 	gate->captured = output.seq + length;
 	gate->offered = length;
 	bpf_ringbuf_submit_dynptr(&room, hurry ? awake() : BPF_RB_NO_WAKEUP);
+	/* Another processor may have told of what came before. */
+	if (!hurry)
+		quiet = 1;
 	bpf_msg_apply_bytes(msg, length);
 	count_by(COUNT_CAPTURED_BYTES, length);
 	return;
