@@ -153,7 +153,7 @@ impl Judge<'_> {
         // What a primary confides to its peer is said when that passes it on.
         let confided = is_confided(s) && matches!(sight, Sight::Emitted | Sight::Bounced);
         if confided {
-            let data = place.data_end - u64::from(s.payload_len);
+            let data = place.data(s);
             self.confided.tell(data, payload, &[], true);
         } else {
             self.compare(s, place, payload, sight, accepted);
@@ -187,7 +187,7 @@ impl Judge<'_> {
 
     /// Invariant 6: what a peer passes on is what was confided to it.
     fn is_as_confided(&mut self, s: &Segment, place: Place, payload: &[u8]) {
-        let data = place.data_end - u64::from(s.payload_len);
+        let data = place.data(s);
         let changed = is_data(s).then(|| self.confided.difference(data, payload)).flatten();
         if let Some((at, was, is)) = changed {
             let expected = format!("service byte {at} to be {was:02x}, as the primary said");
@@ -200,7 +200,7 @@ impl Judge<'_> {
     fn is_damaged(&self, s: &Segment, place: Place, payload: &[u8]) -> bool {
         let Some(sum) = s.promised.filter(|_| !s.from_host) else { return false };
         let stream = if s.inward { &self.inward } else { &self.outward };
-        let data = place.data_end - u64::from(s.payload_len);
+        let data = place.data(s);
         let Some((at, was, is)) = stream.difference(data, payload) else { return false };
         // Headers have even lengths, so bytes at even places are the upper ones of their words.
         let shift = if (at - data).is_multiple_of(2) { 8 } else { 0 };
@@ -262,7 +262,7 @@ impl Judge<'_> {
         }
         let stream = if s.inward { &mut self.inward } else { &mut self.outward };
         let side = if s.inward { "client" } else { "service" };
-        let data = place.data_end - u64::from(s.payload_len);
+        let data = place.data(s);
         if !payload.is_empty() {
             let volatile: &[String] =
                 if s.inward { &[] } else { &self.report.story.volatile_lines };
@@ -317,7 +317,7 @@ impl Judge<'_> {
     fn client_got(&mut self, s: &Segment, place: Place, accepted: bool) {
         if !s.flags.rst {
             if accepted {
-                let data = place.data_end - u64::from(s.payload_len);
+                let data = place.data(s);
                 self.outward.arrived(data, data + u64::from(s.payload_kept));
             }
             self.waiting.got(s, place.data_end, place.ack);

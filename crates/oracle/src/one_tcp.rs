@@ -116,6 +116,13 @@ pub(crate) struct Place {
     pub(crate) ack: Option<u64>,
 }
 
+impl Place {
+    /// Where the segment's payload begins.
+    pub(crate) fn data(&self, s: &Segment) -> u64 {
+        self.data_end - u64::from(s.payload_len)
+    }
+}
+
 fn later(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }

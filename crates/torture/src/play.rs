@@ -200,15 +200,15 @@ fn look_after(
             stage.pair.lab.clear_faults(link.name())?;
         }
     }
-    let flipped_servers: Vec<_> =
-        plan.steps.iter().filter_map(|step| flipped_server(&step.act)).collect();
     let mut mended_ns = None;
     let mut mended = || -> anyhow::Result<()> {
         for who in plan.steps.iter().filter_map(|step| flipped_daemon(&step.act)) {
             stage.replace_daemon(stage.name(who))?;
         }
-        for (who, done) in flipped_servers.iter().zip(&evidence.done) {
-            stage.replace_server(stage.name(*who), done.at_ns)?;
+        for (step, done) in plan.steps.iter().zip(&evidence.done) {
+            if let Some(who) = flipped(&step.act, Program::Server) {
+                stage.replace_server(stage.name(who), done.at_ns)?;
+            }
         }
         stage.mend()?;
         mended_ns = Some(now_ns());
@@ -238,15 +238,12 @@ fn killed_daemon(act: &Act) -> Option<Who> {
 }
 
 fn flipped_daemon(act: &Act) -> Option<Who> {
-    match act {
-        Act::Flip { who, program: Program::Daemon, .. } => Some(*who),
-        _ => None,
-    }
+    flipped(act, Program::Daemon)
 }
 
-fn flipped_server(act: &Act) -> Option<Who> {
+fn flipped(act: &Act, wanted: Program) -> Option<Who> {
     match act {
-        Act::Flip { who, program: Program::Server, .. } => Some(*who),
+        Act::Flip { who, program, .. } if *program == wanted => Some(*who),
         _ => None,
     }
 }

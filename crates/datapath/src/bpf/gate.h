@@ -419,7 +419,7 @@ static __always_inline enum leave judge(struct __sk_buff *skb, const struct pack
 SEC("cgroup_skb/egress")
 int gate_out(struct __sk_buff *skb)
 {
-	__u32 una;
+	__u32 una, edge;
 	struct gate *gate = closed_gate_of(skb, &una);
 	struct packet p = {};
 	enum reply reply;
@@ -429,7 +429,8 @@ int gate_out(struct __sk_buff *skb)
 	/* What cannot be read has not been judged. */
 	if (parse_ip(skb, 0, &p) != PARSED_TCP || !parse_tcp(skb, &p))
 		return 0;
-	if (!refuses(skb, &p, gate, edge_of(gate, una)))
+	edge = edge_of(gate, una);
+	if (!refuses(skb, &p, gate, edge))
 		return 1;
 	reply = reply_of(skb, &p, gate, una);
 	if (reply == REPLY_WHOLE) {
@@ -437,7 +438,7 @@ int gate_out(struct __sk_buff *skb)
 		return 1;
 	}
 	count(COUNT_REFUSED);
-	if (seq_after(edge_of(gate, una), p.seq))
+	if (seq_after(edge, p.seq))
 		count(COUNT_STRADDLING);
 	if (reply == REPLY_BEGUN)
 		wake_daemon_soon();

@@ -94,6 +94,31 @@ static __always_inline bool copy_payload(struct __sk_buff *skb, const struct pac
 	       !bpf_dynptr_copy(out, at, &in, p->payload_offset, p->payload_length);
 }
 
+/* A record with the segment's payload. False: not logged. */
+static __always_inline bool log_payload(struct __sk_buff *skb, const struct packet *p,
+					struct record *header, bool urgent)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct bpf_dynptr out;
+
+	header->seq = p->seq;
+	header->len = p->payload_length;
+	/* bpf_dynptr_copy trusts an offset behind the linear part as if it lay inside (the kernel's
+	 * skb_pointer_if_linear() subtracts unsigned numbers, 6.18), and takes whatever memory is
+	 * there. Drivers that leave the headers in pages would have it so. */
+	if (kernel_skb->len - kernel_skb->data_len < p->payload_offset &&
+	    bpf_skb_pull_data(skb, p->payload_offset))
+		return false;
+	if (bpf_ringbuf_reserve_dynptr(&log_ring, sizeof(*header) + p->payload_length, 0, &out) ||
+	    bpf_dynptr_write(&out, 0, header, sizeof(*header), 0) ||
+	    (p->payload_length && !copy_payload(skb, p, &out, sizeof(*header)))) {
+		bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
+		return false;
+	}
+	bpf_ringbuf_submit_dynptr(&out, wake_policy(urgent));
+	return true;
+}
+
 /* A reply of the primary's that this node passes on at once: its daemon can wait. False: not logged, so it
  * must not go on either. */
 static __always_inline bool log_reply(struct __sk_buff *skb, const struct packet *p,
@@ -102,22 +127,9 @@ static __always_inline bool log_reply(struct __sk_buff *skb, const struct packet
 	struct record header = {
 		.key = *key,
 		.kind = RECORD_REPLY,
-		.seq = p->seq,
-		.len = p->payload_length,
 	};
-	struct bpf_dynptr out;
 
-	/* Whole, for the reason given below. */
-	if (bpf_skb_pull_data(skb, p->payload_offset + p->payload_length))
-		return false;
-	if (bpf_ringbuf_reserve_dynptr(&log_ring, sizeof(header) + p->payload_length, 0, &out) ||
-	    bpf_dynptr_write(&out, 0, &header, sizeof(header), 0) ||
-	    !copy_payload(skb, p, &out, sizeof(header))) {
-		bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
-		return false;
-	}
-	bpf_ringbuf_submit_dynptr(&out, wake_policy(false));
-	return true;
+	return log_payload(skb, p, &header, false);
 }
 
 /* A client segment with its payload. False: not logged, so it must not go on either. */
@@ -128,34 +140,14 @@ static __always_inline bool log_segment(struct __sk_buff *skb, const struct pack
 	struct record header = {
 		.key = *key,
 		.kind = RECORD_SEGMENT,
-		.seq = p->seq,
-		.len = p->payload_length,
 		.irs = flow->irs,
 		.service = flow->service,
 		.flags = p->flags & TCP_FIN ? RECORD_FIN : 0,
 	};
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
-	struct bpf_dynptr out;
 
-	/* bpf_dynptr_copy trusts an offset behind the linear part as if it lay inside (the kernel's
-	 * skb_pointer_if_linear() subtracts unsigned numbers, 6.18), and takes whatever memory is
-	 * there. Drivers that leave the headers in pages would have it so. */
-	if (kernel_skb->len - kernel_skb->data_len < p->payload_offset &&
-	    bpf_skb_pull_data(skb, p->payload_offset))
+	if (!log_payload(skb, p, &header, urgent))
 		return false;
-	if (bpf_ringbuf_reserve_dynptr(&log_ring, sizeof(header) + p->payload_length, 0, &out)) {
-		bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
-		return false;
-	}
-	if (bpf_dynptr_write(&out, 0, &header, sizeof(header), 0))
-		goto discard;
-	if (p->payload_length && !copy_payload(skb, p, &out, sizeof(header)))
-		goto discard;
-	bpf_ringbuf_submit_dynptr(&out, wake_policy(urgent));
 	count(COUNT_LOGGED);
 	count_by(COUNT_LOGGED_BYTES, p->payload_length);
 	return true;
-discard:
-	bpf_ringbuf_discard_dynptr(&out, BPF_RB_NO_WAKEUP);
-	return false;
 }

@@ -89,8 +89,7 @@ pub fn gate_settings(services: &[Service]) -> GateSettings {
     GateSettings {
         hold_bytes: 2 * held,
         send_buffer: Some((3 * held).min(SEND_BUFFER_MAX)),
-        ring_bytes: 64 << 20,
-        replies: true,
+        ..GateSettings::default()
     }
 }
 

@@ -660,9 +660,7 @@ fn a_verdict_is_lines_and_json() {
 
 #[test]
 fn a_backup_passes_other_bytes_on() {
-    let mut scene = Scene::new();
-    scene.handshake().request(b"GET /");
-    let held = scene.server_says(PSH, b"order 1");
+    let (mut scene, held) = Scene::with_reply();
     scene.confide(&held, Fate::Arrives);
     scene.pass_on(&Seg { payload: b"order 2".to_vec(), ..held }, Fate::Arrives);
     scene.expect(Class::I6, "as the primary said");
@@ -670,18 +668,14 @@ fn a_backup_passes_other_bytes_on() {
 
 #[test]
 fn a_backup_passes_on_what_was_not_confided_to_it() {
-    let mut scene = Scene::new();
-    scene.handshake().request(b"GET /");
-    let held = scene.server_says(PSH, b"order 1");
+    let (mut scene, held) = Scene::with_reply();
     scene.pass_on(&held, Fate::Arrives);
     scene.expect(Class::I3, "expected segments of a only");
 }
 
 #[test]
 fn a_backup_passes_another_segment_on() {
-    let mut scene = Scene::new();
-    scene.handshake().request(b"GET /");
-    let held = scene.server_says(PSH, b"order 1");
+    let (mut scene, held) = Scene::with_reply();
     scene.confide(&held, Fate::Arrives);
     scene.pass_on(&Seg { window: held.window + 1, ..held }, Fate::Arrives);
     scene.expect(Class::I3, "expected segments of a only");

@@ -333,6 +333,14 @@ impl Scene {
         self
     }
 
+    /// A request, and the reply that the primary's server has for it, which nobody has sent yet.
+    pub fn with_reply() -> (Scene, Seg) {
+        let mut scene = Scene::new();
+        scene.handshake().request(b"GET /");
+        let reply = scene.server_says(PSH, b"order 1");
+        (scene, reply)
+    }
+
     pub fn client_acks(&mut self) -> &mut Self {
         let ack = self.client_says(0, b"");
         self.up(ack, Fate::Arrives);
