@@ -15,15 +15,13 @@ use demo::site::Site;
 use lab::{Cut, Host, Kill};
 
 use crate::batch::Batch;
-use crate::machine;
+use crate::machine::{self, DETECTION_MS};
 use crate::scenario::{How, Scenario};
 use crate::trace;
 use crate::witness::{Witness, weigh, wire_queue};
 
 /// How long anything may take that should happen soon.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a daemon may take to see what it must see; beside it the tests wait for conditions.
-const DETECTION_MS: u32 = 100;
 
 /// How long a failed node's frames may still come after the other one's promotion. A lease that
 /// runs out leaves a quarter of the detection time for them (`queue_ms`); a node that hands over
@@ -159,7 +157,7 @@ impl Stage {
     /// If one has; the test is played again if the machine itself stood still.
     pub fn expect_no(&self, event: &str, since_ns: u64) {
         if let Some((node, event)) = self.events(event, since_ns).first() {
-            machine::blame(&format!("{node} reports {event:?}"), event.boottime_ns);
+            machine::blame(&format!("{node} reports {event:?}"), event.boottime_ns, DETECTION_MS);
         }
     }
 

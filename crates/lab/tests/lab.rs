@@ -324,14 +324,17 @@ fn commands_behave_like_std() {
 
 #[test]
 fn shaping_holds_the_rate_in_both_directions() {
-    let lab = Lab::builder().rate(Link::Service, Rate::mbit(200)).up().unwrap();
+    // Slow enough that what has gathered in the bucket while a virtual machine was held (for up to
+    // 57 ms) still fits into it: with a faster link that would be lost, and rightly so.
+    const MBIT: u64 = 10;
+    let lab = Lab::builder().rate(Link::Service, Rate::mbit(MBIT)).up().unwrap();
     let (client, a) = (lab.host("client").unwrap(), lab.host("a").unwrap());
     let ip = a.ipv4(Link::Service);
     let listener = a.in_netns(|| TcpListener::bind((ip, 0)).unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
     let near = client.in_netns(|| TcpStream::connect(to).unwrap()).unwrap();
     let (far, _) = listener.accept().unwrap();
-    let total = 12_500_000; // half a second
+    let total = MBIT as usize * 125_000; // a second
     let send = |mut from: &TcpStream| {
         let chunk = vec![0; 65536];
         let mut left = total;
@@ -355,7 +358,7 @@ fn shaping_holds_the_rate_in_both_directions() {
         (got - before) as f64 * 8.0 / start.elapsed().as_secs_f64()
     };
     // 1448 of 1514 bytes are payload.
-    let expected = 200e6 * 1448.0 / 1514.0;
+    let expected = MBIT as f64 * 1e6 * 1448.0 / 1514.0;
     for (from, to) in [(&near, &far), (&far, &near)] {
         measure("rate, of what it should be", 0.9..1.1, || {
             std::thread::scope(|s| {

@@ -22,7 +22,7 @@ use crate::moment::Moment;
 use crate::plan::{Plan, Serving, Step};
 use crate::rules::{self, Outcome};
 use crate::shopping;
-use crate::stage::{Stage, Waiting};
+use crate::stage::{DETECTION_MS, Stage, Waiting};
 
 /// How long clients may need, from the last fault on.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -312,7 +312,9 @@ fn disturbance(evidence: &Evidence) -> Option<String> {
     panic::set_hook(Box::new(|_| {}));
     let blamed = evidence.events("suspected").filter(innocent).find_map(|said| {
         let what = format!("{}: {}", said.node, said.text);
-        let panic = panic::catch_unwind(AssertUnwindSafe(|| machine::blame(&what, said.at_ns)));
+        let panic = panic::catch_unwind(AssertUnwindSafe(|| {
+            machine::blame(&what, said.at_ns, DETECTION_MS)
+        }));
         let panic = panic.expect_err("it never returns");
         panic.downcast::<Disturbed>().ok().map(|disturbed| disturbed.to_string())
     });

@@ -129,6 +129,10 @@ static __always_inline bool log_reply(struct __sk_buff *skb, const struct packet
 		.kind = RECORD_REPLY,
 	};
 
+	/* A copy of its own, if others hold the packet as well: bpf_redirect_neigh() writes new addresses
+	 * in front of it where they are, and a capture of what came would show those. */
+	if (bpf_skb_pull_data(skb, p->payload_offset + p->payload_length))
+		return false;
 	return log_payload(skb, p, &header, false);
 }
 

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use e2e::machine::DETECTION_MS;
 use e2e::undisturbed;
 use libbpf_rs::Link;
 use libbpf_rs::query::LinkInfoIter;
@@ -32,7 +33,7 @@ fn a_server_that_crashes_after_its_daemon_is_silent() {
     undisturbed(|| {
         // The lease runs for longer than it takes to kill both.
         let stage = Stage::pair_with(Family::V4, |config| {
-            config.replace("[node]\n", "[node]\ndetection_ms = 750\n")
+            config.replace(&format!("detection_ms = {DETECTION_MS}\n"), "detection_ms = 750\n")
         });
         let mut clients: Vec<_> = (0..8).map(|_| stage.connect()).collect();
         for client in &mut clients {
@@ -109,7 +110,7 @@ fn a_child_swallows_on_after_its_daemon_died() {
 #[test]
 fn a_takeover_tells_its_steps() {
     undisturbed(|| {
-        const DETECTION_NS: u64 = 100_000_000;
+        const DETECTION_NS: u64 = DETECTION_MS as u64 * 1_000_000;
         let stage = Stage::pair(Family::V4);
         let mut clients: Vec<_> = (0..4).map(|_| stage.connect()).collect();
         for client in &mut clients {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use demo::clock::{boottime_ns, now_ns};
 use demo::config::state_dir;
+use e2e::machine::DETECTION_MS;
 use e2e::witness::{Witness, weigh};
 use lab::{Host, Lab, Link, Node, ProcessInfo};
 use serde_json::Value;
@@ -154,6 +155,7 @@ peer_address = {its}
 key_file = "{dir}/{host}.key"
 state_dir = "{state}"
 startup_wait_ms = 1500
+detection_ms = {DETECTION_MS}
 {more}
 [[service]]
 name = "echo"

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use e2e::machine::DETECTION_MS;
 use e2e::undisturbed;
 
 use crate::stage::{Client, Family, Stage};
@@ -49,7 +50,10 @@ fn pair(family: Family, detection_ms: u32) -> Stage {
     Stage::pair_with(family, |config| {
         config
             .replace("startup_wait_ms = 1500\n", "startup_wait_ms = 4000\n")
-            .replace("[node]\n", &format!("[node]\ndetection_ms = {detection_ms}\n"))
+            .replace(
+                &format!("detection_ms = {DETECTION_MS}\n"),
+                &format!("detection_ms = {detection_ms}\n"),
+            )
             .replace("[[service]]", "[budget]\nring_mib = 1\n\n[[service]]")
     })
 }
@@ -103,7 +107,7 @@ fn a_full_ring_slows_uploads_down_and_breaks_none(family: Family) {
 /// For longer: the primary goes on alone. When the daemon runs again, it has a part of every stream
 /// and must not continue one of them.
 fn a_backup_that_slept_continues_nothing_that_it_missed(family: Family) {
-    let stage = pair(family, 100);
+    let stage = pair(family, DETECTION_MS);
     let uploads = Uploads::begin(connected(&stage));
     let daemon = stage.lab.node("b").unwrap();
     daemon.signal(libc::SIGSTOP).unwrap();
@@ -142,7 +146,7 @@ fn a_backup_that_slept_continues_nothing_that_it_missed(family: Family) {
 #[test]
 fn a_backup_without_memory_ends_and_breaks_no_upload() {
     undisturbed(|| {
-        let stage = pair(Family::V4, 100);
+        let stage = pair(Family::V4, DETECTION_MS);
         let uploads = Uploads::begin(connected(&stage));
         let daemon = stage.lab.node("b").unwrap();
         let nothing = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
