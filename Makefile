@@ -6,7 +6,8 @@
 #                ONLY="ROW ...": these; the report is bench/out/report.html
 #   make torture RUNS=n SEED=s
 #                the fault campaign: random faults at random moments; ONLY=KIND and SCHEME=NAME
-#                choose among the seeds; PAGE=1 writes docs/torture.md, or docs/torture-NAME.md
+#                choose among the seeds; PAGE=1 writes docs/torture.md, or docs/torture-NAME.md;
+#                DETECTION_MS=n for a machine that stands still again and again
 #   make lint    formatting and lints
 #   make build   target/release/steadfast
 
@@ -23,6 +24,7 @@ SCHEME ?=
 RUNS ?= 100
 SEED ?= 1
 PAGE ?=
+DETECTION_MS ?=
 
 .PHONY: demo test bench torture lint build deps deps-run sim clean
 
@@ -41,7 +43,8 @@ bench: deps-run build
 torture: deps-run build
 	cargo build --release -p torture
 	$(SUDO) target/release/torture --product $(BIN) --runs $(RUNS) --seed $(SEED) \
-		$(addprefix --only ,$(ONLY)) $(addprefix --scheme ,$(SCHEME)) --json target/torture/summary.json \
+		$(addprefix --only ,$(ONLY)) $(addprefix --scheme ,$(SCHEME)) \
+		$(addprefix --detection-ms ,$(DETECTION_MS)) --json target/torture/summary.json \
 		$(if $(PAGE),--page docs/torture$(addprefix -,$(SCHEME)).md)
 
 lint: deps

@@ -9,7 +9,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use demo::clock::{Bell, now_ns};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -35,6 +35,8 @@ const ATTEMPTS: u32 = 8;
 /// A machine that has not stood still for so long is calm; and how long a test waits for one.
 const CALM: Duration = Duration::from_secs(3);
 const STORM: Duration = Duration::from_secs(60);
+/// How long all tests of a program together: they must come to an end.
+const STORMS: Duration = Duration::from_secs(300);
 
 /// A processor did not run.
 #[derive(Clone, Copy, Debug)]
@@ -120,12 +122,17 @@ pub fn stood_still_since(began_ns: u64) -> Option<Duration> {
 }
 
 /// Who takes a processor away takes it for more than one test: waits until that is over.
-fn wait_for_calm() {
+pub fn wait_for_calm() {
+    static WAITED: Mutex<Duration> = Mutex::new(Duration::ZERO);
+    let mut waited = WAITED.lock().unwrap_or_else(PoisonError::into_inner);
     let standstill =
         || stood_still_since(now_ns().saturating_sub(CALM.as_nanos() as u64)).is_some();
-    if !Bell::default().wait_until(STORM, || !standstill()) {
+    let began = Instant::now();
+    let patience = STORM.min(STORMS.saturating_sub(*waited));
+    if !Bell::default().wait_until(patience, || !standstill()) {
         eprintln!("the machine goes on to stand still");
     }
+    *waited += began.elapsed();
 }
 
 /// Plays a test; again if the machine stood still and so made a failure of its own. Whatever a test

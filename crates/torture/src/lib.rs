@@ -36,7 +36,7 @@ mod shopping;
 mod stage;
 pub mod summary;
 
-pub use campaign::{Campaign, Options};
+pub use campaign::{Campaign, DETECTION_MS, Options};
 pub use evidence::Evidence;
 pub use fault::Kind;
 pub use plan::{Plan, Scheme, Wanted};

@@ -42,6 +42,10 @@ struct Args {
     /// The daemon's program.
     #[arg(long, env = "STEADFAST_BIN", default_value = "target/release/steadfast")]
     product: PathBuf,
+    /// Silence after which the nodes suspect each other, ms. Longer ones are for machines that stand
+    /// still again and again.
+    #[arg(long, default_value_t = torture::DETECTION_MS)]
+    detection_ms: u32,
     /// Shows what the runs would be, and plays none.
     #[arg(long)]
     list: bool,
@@ -62,6 +66,7 @@ fn main() -> anyhow::Result<ExitCode> {
         within: args.within,
         wanted,
         product: full(&args.product)?,
+        detection_ms: args.detection_ms,
         keep: full(&args.keep)?,
     })?;
     // After each run: a campaign may be ended, and what it has found counts.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::campaign::command;
+use crate::campaign::{DETECTION_MS, command};
 use crate::plan::Scheme;
 use crate::rules::RULES;
 use crate::summary::{Bad, Row, Summary};
@@ -12,18 +12,23 @@ pub fn page(summary: &Summary) -> String {
     let s = summary;
     let mut text = format!(
         "# Fault campaign\n\n\
-         Written by `make torture RUNS={} SEED={}{} PAGE=1`. Each run: a pair of nodes, random work \
+         Written by `make torture RUNS={} SEED={}{}{} PAGE=1`. Each run: a pair of nodes, random work \
          of real clients, a random fault at a random moment, all from the run's seed. With the \
          scheme `track`, and in some runs of `message`, they download and upload files, and every \
          byte is compared; in the others they buy in a shop whose replies cannot be made twice, \
          and what they were told is held against the shop's own logs. Every frame at every port is \
          judged by the oracle. The scheme is drawn since there are two: half of the seeds mean \
          another run than they did before.\n\n\
-         {}; {:.0} minutes.\n\n",
+         {}; a node is suspected after {} ms of silence; {:.0} minutes.\n\n",
         s.all.runs,
         s.seed,
         s.wanted,
+        match s.detection_ms {
+            DETECTION_MS => String::new(),
+            ms => format!(" DETECTION_MS={ms}"),
+        },
         s.machine,
+        s.detection_ms,
         s.took_s / 60.0
     );
     let figures = [

@@ -14,6 +14,7 @@ use e2e::witness::TOLERATED;
 use lab::{Link, Way};
 use oracle::{Class, Gap};
 
+use crate::campaign::Options;
 use crate::evidence::{ClientReport, Evidence, Found, Oracle};
 use crate::fault::{Act, Kind, Program, Who};
 use crate::leak::{Folder, Held};
@@ -22,26 +23,25 @@ use crate::moment::Moment;
 use crate::plan::{Plan, Serving, Step};
 use crate::rules::{self, Outcome};
 use crate::shopping;
-use crate::stage::{DETECTION_MS, Stage, Waiting};
+use crate::stage::{Stage, Waiting};
 
 /// How long clients may need, from the last fault on.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// The same where clients may wait for good: for a server with flipped bits, or with nobody left.
 const PATIENCE_IN_VAIN: Duration = Duration::from_secs(5);
 
-/// Plays a plan. `product` is the daemon's program; files of a run that is to be looked at go to
-/// `artifacts`.
+/// Plays a plan. Files of a run that is to be looked at go to `artifacts`.
 ///
 /// # Errors
 /// The run could not be played: the lab or the pair did not come up, or an act was refused.
-pub(crate) fn play(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Result<Evidence> {
+pub(crate) fn play(plan: &Plan, options: &Options, artifacts: &Path) -> anyhow::Result<Evidence> {
     machine::watch();
     let (started, before) = (Instant::now(), Held::now());
-    let mut stage = Stage::up(plan, product, artifacts)?;
+    let mut stage = Stage::up(plan, options, artifacts)?;
     let dir = Folder::new(stage.pair.lab.dir());
     let mut evidence = Evidence { up_ns: stage.up_ns, ..Evidence::default() };
     let played = on(&mut stage, plan, &mut evidence);
-    evidence.disturbed = disturbance(&evidence).or_else(|| {
+    evidence.disturbed = disturbance(&evidence, options.detection_ms).or_else(|| {
         let worst = machine::stood_still_since(evidence.up_ns)?;
         Some(format!("the machine stood still for {worst:?}"))
     });
@@ -298,7 +298,7 @@ fn patience(plan: &Plan) -> Duration {
 
 /// Whether the machine itself stood still and so made a node suspect its peer, to which nothing
 /// had been done.
-fn disturbance(evidence: &Evidence) -> Option<String> {
+fn disturbance(evidence: &Evidence, detection_ms: u32) -> Option<String> {
     let innocent = |said: &&crate::evidence::Said| {
         let peer = other(&said.node);
         let done = |done: &&crate::evidence::Done| {
@@ -313,7 +313,7 @@ fn disturbance(evidence: &Evidence) -> Option<String> {
     let blamed = evidence.events("suspected").filter(innocent).find_map(|said| {
         let what = format!("{}: {}", said.node, said.text);
         let panic = panic::catch_unwind(AssertUnwindSafe(|| {
-            machine::blame(&what, said.at_ns, DETECTION_MS)
+            machine::blame(&what, said.at_ns, detection_ms)
         }));
         let panic = panic.expect_err("it never returns");
         panic.downcast::<Disturbed>().ok().map(|disturbed| disturbed.to_string())

@@ -20,13 +20,12 @@ use lab::{Armed, Cut, Flip, Kill, Link, Slow, Trip, Way};
 use oracle::Verdict;
 use serde_json::Value;
 
+use crate::campaign::Options;
 use crate::evidence::{Done, Said};
 use crate::fault::{Act, Cable, Program, Who};
 use crate::moment::{Point, first_output};
 use crate::plan::{Plan, Scheme, Serving};
 
-/// Silence after which a peer is suspected.
-pub(crate) const DETECTION_MS: u32 = 100;
 /// How long a takeover may take to be reported.
 const SOON: Duration = Duration::from_secs(5);
 /// MiB of one flow in the journal: more than the largest upload.
@@ -65,23 +64,24 @@ pub(crate) struct Waiting {
 
 impl Stage {
     /// Brings the pair of a plan up. Files that are kept go to `artifacts`.
-    pub(crate) fn up(plan: &Plan, product: &Path, artifacts: &Path) -> anyhow::Result<Stage> {
+    pub(crate) fn up(plan: &Plan, options: &Options, artifacts: &Path) -> anyhow::Result<Stage> {
+        let product = &options.product;
         let work = &plan.work;
         let pair = Pair::up(&Spec {
-            binary: Some(product.to_owned()),
+            binary: Some(product.clone()),
             rate_mbit: work.rate_mbit,
             cluster_rate_mbit: None,
             ipv6: work.ipv6,
             size: work.size,
             services: vec![service(plan.scheme, work.serving)],
-            detection_ms: DETECTION_MS,
+            detection_ms: options.detection_ms,
             capture: false, // the witness does
             artifacts: artifacts.to_owned(),
         })?;
         let witness = Witness::start(&pair.lab, pair.at(), work.rate_mbit)?;
         let primary = pair.primary()?;
         let (killed, up_ns) = (Mutex::default(), now_ns());
-        let (product, first) = (product.to_owned(), primary);
+        let (product, first) = (product.clone(), primary);
         let prompted = Cell::new(false);
         Ok(Stage { pair, witness, product, primary, first, killed, up_ns, prompted })
     }

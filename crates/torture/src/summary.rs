@@ -145,6 +145,8 @@ pub struct Summary {
     pub wanted: Wanted,
     /// Kernel and processors.
     pub machine: String,
+    /// Silence after which the nodes suspected each other.
+    pub detection_ms: u32,
     /// By scheme.
     pub schemes: BTreeMap<Scheme, SchemeRow>,
     /// All runs.
@@ -201,6 +203,7 @@ impl Summary {
             seed: options.seed,
             wanted: options.wanted,
             machine: format!("Linux {}, {processors} processors", kernel.trim()),
+            detection_ms: options.detection_ms,
             schemes: BTreeMap::new(),
             all: Row::default(),
             kinds: BTreeMap::new(),

@@ -20,7 +20,7 @@ const SEEDS: [(Kind, u64); 17] = [
     (Kind::Slow, 30),
     (Kind::Memory, 280),
     (Kind::FlipServer, 46),
-    (Kind::FlipDaemon, 158),
+    (Kind::FlipDaemon, 448),
     (Kind::BackupThenPrimary, 74),
     (Kind::KillDuringTakeover, 82),
     (Kind::DaemonDuringTakeover, 11),
@@ -47,6 +47,7 @@ fn a_run_of_each_kind() {
             within: None,
             wanted: Wanted::default(),
             product: product(),
+            detection_ms: e2e::machine::DETECTION_MS,
             keep: workspace().join("target/torture"),
         });
         let campaign = campaign.unwrap_or_else(|e| panic!("{e:#}"));
