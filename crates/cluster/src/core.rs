@@ -181,6 +181,11 @@ impl Core {
         self.extra = extra;
     }
 
+    /// Changes what the configuration said of this node's preference, from the next heartbeat on.
+    pub fn set_prefers_primary(&mut self, prefers: bool) {
+        self.config.prefers_primary = prefers;
+    }
+
     /// Takes one event and returns what to do, in order. `now` is this node's monotonic clock; a
     /// value below the last one counts as the last one.
     pub fn step(&mut self, event: Event, now: Nanos) -> Vec<Action> {
@@ -218,6 +223,7 @@ impl Core {
             holds_address: self.holding,
             service_ready: self.ready,
             leaving: self.leaving,
+            prefers_primary: self.config.prefers_primary,
             service_link: self.links.verdict(),
             cluster_path: self.links.path(Link::Cluster, peer_msg),
             service_path: self.links.path(Link::Service, peer_msg),
@@ -230,6 +236,7 @@ impl Core {
                 silent: self.suspected,
                 service_ready: peer.msg.service_ready,
                 service_link: peer.msg.service_link,
+                prefers_primary: peer.msg.prefers_primary,
                 extra: peer.msg.extra.clone(),
             }),
         }

@@ -220,6 +220,8 @@ pub struct View {
     pub service_ready: bool,
     /// Shutting down.
     pub leaving: bool,
+    /// It would rather serve than back up.
+    pub prefers_primary: bool,
     /// Own service link.
     pub service_link: ServiceLink,
     /// Cluster link carries heartbeats both ways.
@@ -249,6 +251,8 @@ pub struct PeerView {
     pub service_ready: bool,
     /// Its service link.
     pub service_link: ServiceLink,
+    /// It would rather serve than back up.
+    pub prefers_primary: bool,
     /// Its daemon's payload.
     pub extra: Vec<u8>,
 }

@@ -39,5 +39,8 @@ pub use monitor::{Event, LinkEvent, Monitor};
 pub use netlink::NetlinkError;
 pub use packet::LinkError;
 pub use responder::{ArpMode, Holding, NeighbourResponder};
-pub use sockets::{SocketsError, count_sockets, destroy_flow, destroy_sockets, is_listening};
+pub use sockets::{
+    SocketsError, connections, count_sockets, destroy_flow, destroy_sockets, destroy_sockets_if,
+    is_listening,
+};
 pub use tun::{Offload, Tun, TunError};

@@ -80,9 +80,19 @@ pub enum SocketsError {
 /// half-open requests, TIME_WAIT and orphans included, IPv4 flows on IPv6 sockets too. Returns
 /// how many were destroyed. Sockets in synchronised states send RST: mute the address first.
 pub fn destroy_sockets(local: &[(IpAddr, u16)]) -> Result<u32, SocketsError> {
+    destroy_sockets_if(local, |_, _| true)
+}
+
+/// The same, of those of which `condition` holds, given the local end and the remote one (both
+/// without IPv4-mapped addresses).
+pub fn destroy_sockets_if(
+    local: &[(IpAddr, u16)],
+    condition: impl Fn(SocketAddr, SocketAddr) -> bool,
+) -> Result<u32, SocketsError> {
     let wanted: HashSet<(IpAddr, u16)> = local.iter().map(canonical_pair).collect();
     destroy_matching(&ports(&wanted), 0, |socket| {
         wanted.contains(&(socket.local.ip(), socket.local.port()))
+            && condition(socket.local, socket.remote)
     })
 }
 
@@ -98,14 +108,29 @@ pub fn destroy_flow(local: SocketAddr, remote: SocketAddr) -> Result<bool, Socke
 
 /// How many TCP sockets [`destroy_sockets`] would destroy.
 pub fn count_sockets(local: &[(IpAddr, u16)]) -> Result<u32, SocketsError> {
+    let found = ends(local, living_states())?;
+    Ok(u32::try_from(found.len()).expect("fewer sockets than 2^32"))
+}
+
+/// The local and the remote end of each of them that still has something to say: not of those in
+/// TIME_WAIT.
+pub fn connections(local: &[(IpAddr, u16)]) -> Result<Vec<(SocketAddr, SocketAddr)>, SocketsError> {
+    ends(local, living_states() - StateFlags::TIME_WAIT)
+}
+
+fn ends(
+    local: &[(IpAddr, u16)],
+    states: StateFlags,
+) -> Result<Vec<(SocketAddr, SocketAddr)>, SocketsError> {
     let wanted: HashSet<(IpAddr, u16)> = local.iter().map(canonical_pair).collect();
     let mut table = Table::open()?;
-    let mut count = 0;
+    let mut found = Vec::new();
     for port in ports(&wanted) {
-        let here = table.list(port, 0, living_states())?;
-        count += here.iter().filter(|s| wanted.contains(&(s.local.ip(), s.local.port()))).count();
+        let here = table.list(port, 0, states.clone())?.into_iter();
+        let ours = here.filter(|s| wanted.contains(&(s.local.ip(), s.local.port())));
+        found.extend(ours.map(|socket| (socket.local, socket.remote)));
     }
-    Ok(u32::try_from(count).expect("fewer sockets than 2^32"))
+    Ok(found)
 }
 
 /// Whether a connection to `addr`:`port` would find a listener: bound to the address itself, to
