@@ -297,12 +297,22 @@ impl Datapath {
     /// [`Delivering`](FlowState::Delivering) are born as children of it. It must listen already and
     /// stay open; where it is bound does not matter. A child of it has the flow's addresses and
     /// ports. One of `AF_INET6` that is not `IPV6_V6ONLY` takes clients of both families.
-    pub fn set_deliverer(&self, listener: BorrowedFd<'_>) -> Result<(), Error> {
+    ///
+    /// Flows of `share` only, if one is given.
+    pub fn set_deliverer(
+        &self,
+        share: Option<Share>,
+        listener: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
         let socket = listener.as_raw_fd() as u64;
         let deliverer = &self.skel.maps.deliverer;
-        deliverer
-            .update(&0u32.to_ne_bytes(), &socket.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|source| Error::Map { map: "deliverer", source })
+        for share in Share::all().filter(|one| share.is_none_or(|share| share == *one)) {
+            let key = (share.index() as u32).to_ne_bytes();
+            deliverer
+                .update(&key, &socket.to_ne_bytes(), MapFlags::ANY)
+                .map_err(|source| Error::Map { map: "deliverer", source })?;
+        }
+        Ok(())
     }
 
     pub fn counters(&self) -> Result<Counters, Error> {

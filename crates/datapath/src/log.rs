@@ -32,6 +32,23 @@ pub enum Record {
     Diverged { key: FlowKey },
 }
 
+impl Record {
+    /// Whose it is; `None`: it is about no flow.
+    pub fn flow(&self) -> Option<FlowKey> {
+        match *self {
+            Record::Opened { key, .. }
+            | Record::Segment { key, .. }
+            | Record::Reset { key, .. }
+            | Record::Closed { key }
+            | Record::Born { key }
+            | Record::Child { key, .. }
+            | Record::Reply { key, .. }
+            | Record::Diverged { key } => Some(key),
+            Record::Crash { .. } => None,
+        }
+    }
+}
+
 /// The log ring, before anybody reads it.
 pub type LogSource = RingSource<Record>;
 

@@ -19,7 +19,7 @@ use lab::cli::{LabArgs, Product, Up};
 use lab::{Host, Kill, Lab, Link, Node, NodeSpec};
 
 use crate::cli::{self, DemoArgs};
-use crate::config::{Config, Links};
+use crate::config::{Config, Links, Roles};
 
 /// How long `--kill hang` lasts.
 const HANG: Duration = Duration::from_secs(5);
@@ -120,7 +120,7 @@ fn adapt(config: &Config, own: &Host, peer: &Host, dir: &Path) -> Config {
     node.cluster_interface = Link::Cluster.interface().to_owned();
     node.address = addresses(own);
     node.peer_address = addresses(peer);
-    node.prefer_primary = own.name() < peer.name();
+    node.prefer_primary = node.roles == Roles::Single && own.name() < peer.name();
     node.state_dir = state_dir(dir, own.name());
     config
 }

@@ -52,7 +52,9 @@ pub enum Record {
     Hello {
         /// [`VERSION`] of the sender.
         version: u16,
-        /// The epoch in which it is primary or backup: who is in another one is not the peer.
+        /// Of which flows the stream is about: the number of the nodes' share, 0 if they have one.
+        share: u8,
+        /// The epoch in which it is primary or backup of them: who is in another one is not the peer.
         epoch: u64,
     },
     /// Backup, on a new stream: it has this flow's output up to `seq`, FIN included. The primary
@@ -139,9 +141,9 @@ pub struct Writer {
 
 impl Writer {
     /// The beginning of a stream.
-    pub fn new(epoch: u64) -> Self {
+    pub fn new(share: u8, epoch: u64) -> Self {
         let mut writer = Self::default();
-        writer.push(&Record::Hello { version: VERSION, epoch });
+        writer.push(&Record::Hello { version: VERSION, share, epoch });
         writer
     }
 
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn golden_frames() {
-        let mut writer = Writer::new(7);
+        let mut writer = Writer::new(0, 7);
         writer.push_output(FLOW, 300, b"hi", true);
         writer.push(&Record::HoldsNoMore);
         let mut golden = vec![0, 0, 0, 3, 0, 1, 7];
@@ -284,12 +286,12 @@ mod tests {
     #[test]
     fn the_longest_records_fit() {
         let flow = FlowName { client_port: u16::MAX, server_port: u16::MAX, ..FLOW };
-        let mut writer = Writer::new(u64::MAX);
+        let mut writer = Writer::new(u8::MAX, u64::MAX);
         let written = vec![9; 3 * PAYLOAD_MAX + 1];
         writer.push_output(flow, u32::MAX - 5, &written, true);
         let mut reader = Reader::default();
         reader.push(writer.bytes());
-        let hello = Record::Hello { version: VERSION, epoch: u64::MAX };
+        let hello = Record::Hello { version: VERSION, share: u8::MAX, epoch: u64::MAX };
         assert_eq!(reader.next_record(), Ok(Some((hello, &[][..]))));
         let mut seq = u32::MAX - 5;
         for piece in written.chunks(PAYLOAD_MAX) {
@@ -319,7 +321,7 @@ mod tests {
 
     #[test]
     fn what_is_no_record_ends_the_stream() {
-        let hello = Writer::new(1).bytes().to_vec();
+        let hello = Writer::new(0, 1).bytes().to_vec();
         let behind = |bytes: &[u8]| [&hello[..], bytes].concat();
         assert_eq!(refused(&[0, 0, 0, 0]), Malformed::Length { length: 0 });
         let length = FRAME_MAX as u32 + 1;

@@ -66,10 +66,11 @@ proptest! {
     #[test]
     fn what_is_written_is_read(
         records in prop::collection::vec(any_record(), 0..20),
+        share: u8,
         epoch: u64,
         cuts in prop::collection::vec(any::<usize>(), 0..40),
     ) {
-        let mut writer = Writer::new(epoch);
+        let mut writer = Writer::new(share, epoch);
         for (record, payload) in &records {
             match *record {
                 Record::Output { flow, seq, fin } => writer.push_output(flow, seq, payload, fin),
@@ -77,7 +78,7 @@ proptest! {
             }
         }
         let mut found = read(writer.bytes(), &cuts);
-        let hello = Record::Hello { version: replies::codec::VERSION, epoch };
+        let hello = Record::Hello { version: replies::codec::VERSION, share, epoch };
         prop_assert_eq!(found.remove(0), (hello, vec![]));
         prop_assert_eq!(found, records);
     }
@@ -90,7 +91,7 @@ proptest! {
         at: prop::sample::Index,
         keep: bool,
     ) {
-        let mut writer = Writer::new(1);
+        let mut writer = Writer::new(0, 1);
         for (record, payload) in &records {
             match *record {
                 Record::Output { flow, seq, fin } => writer.push_output(flow, seq, payload, fin),
@@ -130,7 +131,7 @@ proptest! {
     #[test]
     fn no_frame_is_longer_than_the_limit(length in FRAME_MAX as u32 + 1..) {
         let mut reader = Reader::default();
-        reader.push(Writer::new(1).bytes());
+        reader.push(Writer::new(0, 1).bytes());
         prop_assert!(reader.next_record().unwrap().is_some());
         reader.push(&length.to_be_bytes());
         prop_assert!(reader.next_record().is_err());

@@ -51,10 +51,10 @@ static __always_inline int order_from_here(struct __sk_buff *skb, struct packet 
 /* The socket that is to have the flow's child, to be released: the server's listener, or the
  * daemon's in its place. NULL: no server listens, or the flow has a socket. */
 static __always_inline struct bpf_sock *parent_of(struct __sk_buff *skb, const struct packet *p,
-						  const struct flow *flow)
+						  const struct flow_key *key, const struct flow *flow)
 {
 	struct bpf_sock *found = local_socket(skb, p);
-	__u32 only = 0;
+	__u32 share = share_index(key);
 
 	if (!found)
 		return NULL;
@@ -64,7 +64,7 @@ static __always_inline struct bpf_sock *parent_of(struct __sk_buff *skb, const s
 	}
 	if (is_delivering(flow)) {
 		bpf_sk_release(found);
-		return bpf_map_lookup_elem(&deliverer, &only);
+		return bpf_map_lookup_elem(&deliverer, &share);
 	}
 	return found;
 }
@@ -98,7 +98,7 @@ int adopt_in(struct __sk_buff *skb)
 	if (p.seq != flow->birth_seq || p.ack != flow->birth_ack)
 		return drop(COUNT_ADOPT_STRAY);
 
-	found = parent_of(skb, &p, flow);
+	found = parent_of(skb, &p, &key, flow);
 	if (!found)
 		return drop(COUNT_ADOPT_OCCUPIED);
 	listener = (struct sock *)bpf_skc_to_tcp_sock(found);

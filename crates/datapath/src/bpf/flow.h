@@ -37,13 +37,18 @@ static __always_inline bool is_delivering(const struct flow *flow)
 }
 
 /* The daemon computes the same (key.rs). */
-static __always_inline struct share *share_of(const struct flow_key *key)
+static __always_inline __u32 share_index(const struct flow_key *key)
 {
 	const __u32 *words = (const __u32 *)key->client;
 	__u32 h = words[0] ^ words[1] ^ words[2] ^ words[3] ^ key->client_port;
 
 	h *= 0x9e3779b1;
-	return &ctl.shares[(h >> 16) % SHARES];
+	return (h >> 16) % SHARES;
+}
+
+static __always_inline struct share *share_of(const struct flow_key *key)
+{
+	return &ctl.shares[share_index(key)];
 }
 
 static __always_inline struct role_entry role_in(const struct share *share)

@@ -98,11 +98,11 @@ struct {
 	__type(value, __u64);
 } watched SEC(".maps");
 
-/* 0 -> the daemon's own listener, whose children deliver logged replies. Written once by the daemon,
- * read by adopt_in. */
+/* Share -> the daemon's own listener, whose children deliver logged replies to its flows. Written once by
+ * the daemon, read by adopt_in. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, 1);
+	__uint(max_entries, SHARES);
 	__type(key, __u32);
 	__type(value, __u64);
 } deliverer SEC(".maps");

@@ -73,6 +73,8 @@ pub struct Node {
     /// How long a starting node waits for its peer before it decides alone.
     pub startup_wait_ms: u32,
     pub arbiter: Arbiter,
+    /// The same on both nodes.
+    pub roles: Roles,
     /// When both nodes start together, the one that prefers it becomes primary.
     pub prefer_primary: bool,
     /// Socket, and what a restarted daemon must know about the servers it had started.
@@ -109,6 +111,17 @@ pub struct Links {
 pub enum Arbiter {
     /// Nobody: a silent peer is taken for dead.
     None,
+}
+
+/// Who serves while both nodes live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Roles {
+    /// One node serves every client, the other one backs it up.
+    Single,
+    /// Each node serves one half of the clients' connections, and backs the other one up for the
+    /// other half (C6).
+    Dual,
 }
 
 /// How much memory protection may use.

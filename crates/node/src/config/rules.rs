@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::reader::Problems;
-use super::{Config, Node, Service};
+use super::{Config, Node, Roles, Service};
 
 /// Notes every contradiction of a configuration whose values are each allowed.
 pub(super) fn check(config: &Config, problems: &Problems<'_>) {
     names(&config.node, problems);
     node_addresses(&config.node, problems);
     times(&config.node, problems);
+    preference(&config.node, problems);
     service_names(&config.services, problems);
     service_addresses(config, problems);
     for (i, service) in config.services.iter().enumerate() {
@@ -80,6 +81,13 @@ fn times(node: &Node, problems: &Problems<'_>) {
             node.startup_wait_ms, node.detection_ms
         );
         problems.of("node.startup_wait_ms", what, format!("write at least {least}"));
+    }
+}
+
+fn preference(node: &Node, problems: &Problems<'_>) {
+    if node.roles == Roles::Dual && node.prefer_primary {
+        let what = "with roles = \"dual\" each node is primary for its own half of the clients";
+        problems.of("node.prefer_primary", what, "remove this line");
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use toml::de::DeTable;
 
 use super::reader::{Problems, Table, host_address};
-use super::{Arbiter, Budget, Config, Links, Node, Scheme, Service, message};
+use super::{Arbiter, Budget, Config, Links, Node, Roles, Scheme, Service, message};
 
 /// The longest `sun_path` is 107 bytes; the socket's own name is taken off.
 const STATE_DIR_MAX: usize = 90;
@@ -65,6 +65,7 @@ fn node(table: &mut Table<'_, '_>) -> Node {
         queue_ms: table.integer("queue_ms", detection_ms / 10, 0..=5_000),
         startup_wait_ms: table.integer("startup_wait_ms", 3000, 40..=600_000),
         arbiter: arbiter(table),
+        roles: roles(table),
         prefer_primary: table.boolean("prefer_primary", false),
         state_dir: state_dir(table),
     }
@@ -165,6 +166,19 @@ fn arbiter(table: &mut Table<'_, '_>) -> Arbiter {
         }
     }
     Arbiter::None
+}
+
+fn roles(table: &mut Table<'_, '_>) -> Roles {
+    let name = table.optional_string("roles", "\"single\"").unwrap_or("single".to_owned());
+    match name.as_str() {
+        "single" => Roles::Single,
+        "dual" => Roles::Dual,
+        _ => {
+            let mend = "write \"single\", or \"dual\" on both nodes";
+            table.wrong("roles", format!("there are no roles {name:?}"), mend);
+            Roles::Single
+        }
+    }
 }
 
 fn state_dir(table: &mut Table<'_, '_>) -> PathBuf {

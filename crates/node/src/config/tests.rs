@@ -274,6 +274,9 @@ fn contradictions_are_refused_where_they_stand() {
     refused(after, long, "node.queue_ms", "at most 50");
     let short = "key_file = \"/k\"\ndetection_ms = 1000\nstartup_wait_ms = 1500";
     refused(after, short, "node.startup_wait_ms", "at least 2000");
+    refused(after, "key_file = \"/k\"\nroles = \"both\"", "node.roles", "dual");
+    let preferred = "key_file = \"/k\"\nroles = \"dual\"\nprefer_primary = true";
+    refused(after, preferred, "node.prefer_primary", "remove");
     refused("", "flow_budget_mib = 2048", "service[0].flow_budget_mib", "1024 MiB");
 }
 

@@ -14,7 +14,8 @@ use nix::poll::PollFd;
 use replies::codec::Writer;
 use takeover::Engine;
 
-use super::stream::{Broken, Secrets, Stream};
+use super::scope::Scope;
+use super::stream::{Broken, Secrets, Stream, Subject};
 use crate::config::Node;
 
 /// Pause between two calls.
@@ -25,6 +26,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub struct Call {
+    scope: Scope,
     secrets: Secrets,
     /// Own address and the peer's, on the service link and on the cluster link.
     ends: [(IpAddr, SocketAddr); 2],
@@ -43,10 +45,12 @@ pub struct Call {
 }
 
 impl Call {
-    pub fn new(node: &Node, secrets: Secrets) -> Self {
+    /// About the flows in `scope`.
+    pub fn new(scope: Scope, node: &Node, secrets: Secrets) -> Self {
         let end = |own: IpAddr, peer: IpAddr| (own, SocketAddr::new(peer, node.control_port));
         let now = Instant::now();
         Self {
+            scope,
             secrets,
             ends: [
                 end(node.address.service, node.peer_address.service),
@@ -138,7 +142,8 @@ impl Call {
             Link::Service => self.ends[0],
             Link::Cluster => self.ends[1],
         };
-        match Stream::dial(own, peer, &self.secrets, epoch, now) {
+        let subject = Subject { scope: self.scope.index(), epoch };
+        match Stream::dial(own, peer, &self.secrets, subject, now) {
             Ok(stream) => self.stream = Some(stream),
             Err(error) => self.report(&error.into()),
         }

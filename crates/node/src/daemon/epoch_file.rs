@@ -11,11 +11,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use cluster::Epoch;
 
-const NAME: &str = "epoch";
+use super::scope::Scope;
+
+/// The file for one scope.
+fn path(state_dir: &Path, scope: Scope) -> PathBuf {
+    state_dir.join(scope.number().map_or("epoch".to_owned(), |number| format!("epoch-{number}")))
+}
 
 /// Zero if there is none.
-pub fn read(state_dir: &Path) -> anyhow::Result<Epoch> {
-    let path = state_dir.join(NAME);
+pub fn read(state_dir: &Path, scope: Scope) -> anyhow::Result<Epoch> {
+    let path = path(state_dir, scope);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Epoch(0)),
@@ -34,8 +39,8 @@ pub struct EpochFile {
 }
 
 impl EpochFile {
-    pub fn new(state_dir: &Path) -> Self {
-        Self { path: state_dir.join(NAME), written: Epoch(0) }
+    pub fn new(state_dir: &Path, scope: Scope) -> Self {
+        Self { path: path(state_dir, scope), written: Epoch(0) }
     }
 
     pub fn write(&mut self, epoch: Epoch) {
@@ -55,21 +60,27 @@ impl EpochFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Roles;
 
     #[test]
     fn the_next_life_knows_the_highest_epoch() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(dir.path()).unwrap(), Epoch(0));
-        let mut file = EpochFile::new(dir.path());
-        file.write(Epoch(7));
-        file.write(Epoch(3));
-        assert_eq!(read(dir.path()).unwrap(), Epoch(7));
+        for roles in [Roles::Single, Roles::Dual] {
+            let dir = tempfile::tempdir().unwrap();
+            for (scope, highest) in Scope::all(roles).into_iter().zip([7, 8]) {
+                assert_eq!(read(dir.path(), scope).unwrap(), Epoch(0));
+                let mut file = EpochFile::new(dir.path(), scope);
+                file.write(Epoch(highest));
+                file.write(Epoch(3));
+                assert_eq!(read(dir.path(), scope).unwrap(), Epoch(highest));
+            }
+        }
     }
 
     #[test]
     fn a_damaged_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(NAME), "seven").unwrap();
-        assert!(read(dir.path()).unwrap_err().to_string().contains("remove it"));
+        let [all] = Scope::all(Roles::Single)[..] else { panic!("one node serves everybody") };
+        std::fs::write(path(dir.path(), all), "seven").unwrap();
+        assert!(read(dir.path(), all).unwrap_err().to_string().contains("remove it"));
     }
 }

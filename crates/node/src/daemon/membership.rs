@@ -1,5 +1,5 @@
-//! The thread that speaks with the peer and steers the data path: the pure core of `cluster` with
-//! its sockets, clock and kernel page.
+//! The thread that speaks with the peer and steers the data path: the pure cores of `cluster`, one for
+//! each scope, with their sockets, clock and kernel page.
 //!
 //! Nothing here may block: a heartbeat that is late looks like a dead host. So the thread runs
 //! under a real-time policy and leaves everything that takes time to others; the one exception is
@@ -13,22 +13,22 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use cluster::{Action, Core, Event, Evidence, Heartbeat, Link, View};
+use cluster::{Action, Event, Evidence, Heartbeat, Link, View};
 use control::{Channel, MAX_DATAGRAM};
 use datapath::Switchboard;
 use hostnet::{Interface, Mac, Monitor};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::epoch_file::EpochFile;
 use super::events::{Events, Moment};
 use super::holder::Holder;
 use super::inbox::{Inbox, Post};
-use super::journal::Order;
+use super::journal::{Duty, Order};
 use super::links::LinkSocket;
 use super::notices;
 use super::output;
+use super::seat::{Seat, Statement};
 use super::servers::Servers;
 use super::stranger::{Stranger, Verdict};
 use super::timeline::Decision;
@@ -46,6 +46,8 @@ pub enum Message {
     },
     /// An operator wants the peer to serve; answered with a refusal or when it is under way.
     Switchover(Sender<Result<(), String>>),
+    /// Of the flows in the scope with this index, those that began before the backup came have ended.
+    Protected(usize),
     /// What asking around has found.
     Neighbours(Evidence),
     Shutdown,
@@ -54,8 +56,9 @@ pub enum Message {
 /// What `status` shows of membership.
 #[derive(Clone)]
 pub struct Report {
-    pub view: View,
-    /// Own clock when `view` was taken.
+    /// Of each scope.
+    pub views: Vec<View>,
+    /// Own clock when they were taken.
     pub at: u64,
     pub servers: Servers,
     /// Control datagrams refused, by reason.
@@ -69,11 +72,16 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// one process of several, which the others replace. That the last has ended is known much sooner.
 const RECOVERY: Duration = Duration::from_secs(1);
 
+const UNREADABLE: &str =
+    "a heartbeat of the peer cannot be read; install the same release on both nodes";
+
 /// How long a shutdown waits for the peer to take over.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 pub struct Membership {
-    core: Core,
+    /// One for each scope. Who holds the addresses, and over which link the nodes reach each other,
+    /// the first decides.
+    seats: Vec<Seat>,
     channel: Channel,
     /// Service link, cluster link.
     sockets: [LinkSocket; 2],
@@ -95,25 +103,20 @@ pub struct Membership {
     servers: Servers,
     refused: BTreeMap<&'static str, u64>,
     started: Instant,
-    wake_at: u64,
-    epoch_file: EpochFile,
-    stopped: bool,
     /// A server has crashed: when to look whether it is served again.
     recovery: Option<Instant>,
-    /// The peer's last heartbeat before it was last suspected, and when that was.
-    silence: Option<(u64, u64)>,
     stranger: Stranger,
     /// On the service link.
     own_address: IpAddr,
     /// Why this node gives up.
     failed: Option<String>,
-    /// The first role has been settled, and systemd told.
+    /// Systemd has been told that this node has its roles.
     settled: bool,
 }
 
 /// What the thread is made of.
 pub struct Parts {
-    pub core: Core,
+    pub seats: Vec<Seat>,
     pub channel: Channel,
     pub interfaces: [Interface; 2],
     pub switchboard: Switchboard,
@@ -126,13 +129,15 @@ pub struct Parts {
 
 impl Membership {
     pub fn new(config: &Config, parts: Parts) -> anyhow::Result<Self> {
-        let Parts { mut core, channel, interfaces, switchboard, asker, .. } = parts;
+        let Parts { mut seats, channel, interfaces, switchboard, asker, .. } = parts;
         let Parts { journal, output, events, report, .. } = parts;
         let node = &config.node;
         let sockets =
             [LinkSocket::open(node, Link::Service)?, LinkSocket::open(node, Link::Cluster)?];
         let macs = [interfaces[0].ethernet()?, interfaces[1].ethernet()?];
-        core.set_extra(macs.iter().flat_map(|mac| mac.0).collect());
+        for seat in &mut seats {
+            seat.set_extra(macs.iter().flat_map(|mac| mac.0).collect());
+        }
         let addresses: Vec<IpAddr> =
             config.services.iter().flat_map(|service| service.addresses.clone()).collect();
         let holder = Holder::new(&interfaces[0], addresses.clone(), switchboard)?;
@@ -140,7 +145,7 @@ impl Membership {
             monitor: Monitor::new()?,
             servers: Servers::new(&config.services),
             detection: node.detection(),
-            core,
+            seats,
             channel,
             sockets,
             interfaces,
@@ -157,11 +162,7 @@ impl Membership {
             relay_via: Link::Cluster,
             refused: BTreeMap::new(),
             started: Instant::now(),
-            wake_at: 0,
-            epoch_file: EpochFile::new(&node.state_dir),
-            stopped: false,
             recovery: None,
-            silence: None,
             stranger: Stranger::default(),
             own_address: node.address.service,
             failed: None,
@@ -175,11 +176,11 @@ impl Membership {
         // A link that is down from the start is told like one that goes down.
         for (link, index) in [(Link::Service, 0), (Link::Cluster, 1)] {
             if !self.interfaces[index].carrier {
-                self.step(Event::Carrier { link, up: false });
+                self.step_all(&Event::Carrier { link, up: false });
             }
         }
-        self.step(Event::Tick);
-        while !self.stopped && farewell.is_none_or(|deadline| Instant::now() < deadline) {
+        self.step_all(&Event::Tick);
+        while !self.is_over() && farewell.is_none_or(|deadline| Instant::now() < deadline) {
             self.sleep(inbox)?;
             self.hear();
             self.watch_links();
@@ -192,8 +193,11 @@ impl Membership {
                 self.on_message(message);
             }
             self.recover();
-            if hostnet::now_boottime_ns() >= self.wake_at {
-                self.step(Event::Tick);
+            for index in 0..self.seats.len() {
+                if hostnet::now_boottime_ns() >= self.seats[index].wake_at {
+                    self.step(index, Event::Tick);
+                }
+                self.give_back(index);
             }
             self.keep_channel();
             self.holder.announce();
@@ -207,11 +211,15 @@ impl Membership {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.failed.is_some() || self.seats.iter().all(|seat| seat.stopped)
+    }
+
     fn sleep(&mut self, inbox: &Inbox<Message>) -> anyhow::Result<()> {
-        let mut wait =
-            Duration::from_nanos(self.wake_at.saturating_sub(hostnet::now_boottime_ns()))
-                .min(LONGEST_SLEEP)
-                .min(self.detection / 2);
+        let wake_at = self.seats.iter().map(|seat| seat.wake_at).min().unwrap_or_default();
+        let mut wait = Duration::from_nanos(wake_at.saturating_sub(hostnet::now_boottime_ns()))
+            .min(LONGEST_SLEEP)
+            .min(self.detection / 2);
         if let Some(at) = self.channel.next_poll() {
             wait = wait.min(at.saturating_sub(self.started.elapsed()));
         }
@@ -249,12 +257,20 @@ impl Membership {
                     self.on_rejected(&rejected);
                 }
                 let Some(plaintext) = input.plaintext else { continue };
-                match postcard::from_bytes::<Heartbeat>(&plaintext) {
-                    Ok(msg) => {
-                        self.learn_macs(&msg.extra);
-                        self.step(Event::Heartbeat { link, msg });
+                match postcard::from_bytes::<Statement>(&plaintext) {
+                    Ok(said) if usize::from(said.scopes) != self.seats.len() => {
+                        let what = "the peer has other `roles`; write the same on both nodes";
+                        self.stranger.heard_otherwise(what, link, Instant::now());
+                        self.count_refusal("roles", what);
                     }
-                    Err(_) => self.count_refusal("unreadable", "a heartbeat of the peer cannot be read; install the same release on both nodes"),
+                    Ok(Statement { scope, .. }) if usize::from(scope) >= self.seats.len() => {
+                        self.count_refusal("unreadable", UNREADABLE);
+                    }
+                    Ok(Statement { scope, heartbeat: msg, .. }) => {
+                        self.learn_macs(&msg.extra);
+                        self.step(scope.into(), Event::Heartbeat { link, msg });
+                    }
+                    Err(_) => self.count_refusal("unreadable", UNREADABLE),
                 }
             }
         }
@@ -317,7 +333,7 @@ impl Membership {
                             && event.carrier != self.interfaces[index].carrier
                         {
                             self.interfaces[index].carrier = event.carrier;
-                            self.step(Event::Carrier { link, up: event.carrier });
+                            self.step_all(&Event::Carrier { link, up: event.carrier });
                         }
                     }
                 }
@@ -334,7 +350,14 @@ impl Membership {
     fn on_message(&mut self, message: Message) {
         match message {
             Message::Supervisor(event) => self.on_server(event),
-            Message::Neighbours(evidence) => self.step(Event::ServiceLinkEvidence(evidence)),
+            // Unless something has changed while the question was under way.
+            Message::Protected(index) if self.seats[index].may_be_given_back() => {
+                self.step(index, Event::SwitchoverRequested { by_user: false });
+            }
+            Message::Protected(_) => {}
+            Message::Neighbours(evidence) => {
+                self.step_all(&Event::ServiceLinkEvidence(evidence));
+            }
             Message::Crash { service, signal } => {
                 match signal {
                     Some(signal) => self.events.add(
@@ -351,31 +374,54 @@ impl Membership {
                         json!({"service": service}),
                     ),
                 }
-                let actions = self.core.step(Event::ServerCrashed, hostnet::now_boottime_ns());
-                // A lease in answer means that nobody else can carry the flows.
-                if actions.iter().any(|action| matches!(action, Action::Lease { .. })) {
-                    self.switchboard.clear_crash_fence();
-                    if let Some(output) = &self.output {
-                        output.send(output::Order::CrashKept);
+                for index in 0..self.seats.len() {
+                    let actions = self.seats[index].step(Event::ServerCrashed);
+                    // A lease in answer means that nobody else can carry the flows.
+                    if actions.iter().any(|action| matches!(action, Action::Lease { .. })) {
+                        self.seats[index].switchboard.clear_crash_fence();
+                        self.tell_output(index, output::Duty::CrashKept);
                     }
+                    self.carry_out(index, actions);
                 }
-                self.carry_out(actions);
                 self.recovery = Some(Instant::now() + RECOVERY);
             }
             Message::Switchover(answer) => {
-                let event = Event::SwitchoverRequested { by_user: true };
-                let actions = self.core.step(event, hostnet::now_boottime_ns());
-                let refusal = actions.iter().find_map(|action| match action {
-                    Action::Report(cluster::Notice::SwitchoverRefused { reason }) => {
-                        Some(notices::refusal(*reason).to_owned())
-                    }
-                    _ => None,
-                });
-                self.carry_out(actions);
                 // The operator may have left.
-                let _ = answer.send(refusal.map_or(Ok(()), Err));
+                let _ = answer.send(self.switch_over());
             }
-            Message::Shutdown => self.step(Event::Shutdown),
+            Message::Shutdown => self.step_all(&Event::Shutdown),
+        }
+    }
+
+    /// The peer is to serve all that this node serves. Refused if it may have nothing of it.
+    fn switch_over(&mut self) -> Result<(), String> {
+        let serves = |seat: &Seat| matches!(seat.view().role, cluster::Role::Primary { .. });
+        // A node that serves nothing is asked all the same: it knows why not.
+        let ours: Vec<usize> = match self.seats.iter().any(serves) {
+            true => (0..self.seats.len()).filter(|&index| serves(&self.seats[index])).collect(),
+            false => vec![0],
+        };
+        let mut outcome = Ok(());
+        for index in ours {
+            let actions = self.seats[index].step(Event::SwitchoverRequested { by_user: true });
+            let refusal = actions.iter().find_map(|action| match action {
+                Action::Report(cluster::Notice::SwitchoverRefused { reason }) => Some(*reason),
+                _ => None,
+            });
+            match refusal {
+                Some(reason) => outcome = Err(notices::refusal(reason).to_owned()),
+                None => self.seats[index].retire(),
+            }
+            self.carry_out(index, actions);
+        }
+        outcome
+    }
+
+    /// Flows that this node took over from the peer go back to it, once it is well again and would lose
+    /// none of them (C6).
+    fn give_back(&mut self, index: usize) {
+        if self.seats[index].asks_to_give_back() {
+            self.tell_journal(index, Duty::AskProtected);
         }
     }
 
@@ -383,7 +429,7 @@ impl Membership {
     fn recover(&mut self) {
         if self.recovery.take_if(|at| Instant::now() >= *at).is_some() && self.servers.all_listen()
         {
-            self.step(Event::ServiceReady(true));
+            self.step_all(&Event::ServiceReady(true));
         }
     }
 
@@ -392,21 +438,28 @@ impl Membership {
         self.servers.on_event(event, &self.events);
         let is = self.servers.all_listen();
         if is != was {
-            self.step(Event::ServiceReady(is));
+            self.step_all(&Event::ServiceReady(is));
         }
     }
 
-    fn step(&mut self, event: Event) {
-        let actions = self.core.step(event, hostnet::now_boottime_ns());
-        self.carry_out(actions);
+    fn step_all(&mut self, event: &Event) {
+        for index in 0..self.seats.len() {
+            self.step(index, event.clone());
+        }
     }
 
-    fn carry_out(&mut self, actions: Vec<Action>) {
+    fn step(&mut self, index: usize, event: Event) {
+        let actions = self.seats[index].step(event);
+        self.carry_out(index, actions);
+    }
+
+    fn carry_out(&mut self, index: usize, actions: Vec<Action>) {
         for action in actions {
+            let seat = &mut self.seats[index];
             match action {
-                Action::Send { link, msg } => self.send(link, &msg),
+                Action::Send { link, msg } => self.send(index, link, msg),
                 Action::SetRole { role, epoch } => {
-                    match self.judge_start(role) {
+                    match self.judge_start(index, role) {
                         Verdict::Free => {}
                         Verdict::FirstOfTwo(who) => self.events.add(
                             "start_beside_stranger",
@@ -419,22 +472,24 @@ impl Membership {
                         Verdict::Forbidden(why) => {
                             self.events.add("start_refused", &why, json!({}));
                             self.failed = Some(why);
-                            self.stopped = true;
                             return;
                         }
                     }
-                    self.set_role(role, epoch);
+                    self.set_role(index, role, epoch);
                 }
-                Action::Lease { until } => self.switchboard.set_lease(until),
-                Action::Fence => self.switchboard.set_lease(0),
+                Action::Lease { until } => seat.switchboard.set_lease(until),
+                Action::Fence => seat.switchboard.set_lease(0),
                 Action::Promote { reason, .. } => {
                     let by_silence = reason == cluster::PromoteReason::PrimarySilent;
-                    self.journal.send(Order::Promote(Decision {
-                        silence: self.silence.filter(|_| by_silence),
+                    let decision = Decision {
+                        silence: seat.silence.filter(|_| by_silence),
                         promoted: hostnet::now_boottime_ns(),
-                    }));
+                    };
+                    self.tell_journal(index, Duty::Promote(decision));
                 }
-                Action::DiscardFlows => self.discard(),
+                Action::DiscardFlows => self.discard(index),
+                // The first seat's word counts for all.
+                Action::RelayVia { .. } | Action::HoldAddress(_) if index > 0 => {}
                 Action::RelayVia { link } => {
                     self.set_relay(link);
                     self.journal.send(Order::Via(link));
@@ -446,22 +501,30 @@ impl Membership {
                 Action::AskArbiter { .. } => {}
                 Action::Report(notice) => {
                     if let cluster::Notice::Suspected { last_heard, .. } = notice {
-                        self.silence = Some((last_heard, hostnet::now_boottime_ns()));
+                        seat.silence = Some((last_heard, hostnet::now_boottime_ns()));
                     }
                     if let cluster::Notice::TwoPrimaries { yielded: true, .. } = notice {
-                        self.give_way();
+                        self.give_way(index);
                     }
                     let (event, text, fields) = notices::describe(&notice);
-                    self.events.add(event, &text, fields);
+                    // Of the peer and the links all seats say the same.
+                    match notices::is_of_the_node(&notice) {
+                        true if index == 0 => self.events.add(event, &text, fields),
+                        true => {}
+                        false => self.add_event(index, Moment::now(), event, &text, fields),
+                    }
                 }
-                Action::Stop => self.stopped = true,
-                Action::WakeAt(at) => self.wake_at = at,
+                Action::Stop => seat.stopped = true,
+                Action::WakeAt(at) => seat.wake_at = at,
             }
         }
     }
 
-    fn send(&mut self, link: Link, msg: &Heartbeat) {
-        let plaintext = postcard::to_allocvec(msg).expect("a heartbeat can be written");
+    fn send(&mut self, index: usize, link: Link, heartbeat: Heartbeat) {
+        let count = |n: usize| u8::try_from(n).expect("there are two scopes at most");
+        let statement =
+            Statement { scopes: count(self.seats.len()), scope: count(index), heartbeat };
+        let plaintext = postcard::to_allocvec(&statement).expect("a heartbeat can be written");
         let Some(datagram) = self.channel.seal(&plaintext) else { return };
         for socket in &mut self.sockets {
             if socket.link == link {
@@ -472,9 +535,10 @@ impl Membership {
 
     /// The first role of all: is somebody there who is not silent, only not understood? Nothing
     /// depends on this node yet, so it may take the time to ask the link.
-    fn judge_start(&self, role: cluster::Role) -> Verdict {
+    fn judge_start(&self, index: usize, role: cluster::Role) -> Verdict {
         let alone = role == cluster::Role::Primary { duplex: false };
-        if self.settled || !alone || self.channel.established() {
+        let understood = self.channel.established() && !self.refused.contains_key("roles");
+        if self.seats[index].settled || !alone || understood {
             return Verdict::Free;
         }
         let held = || {
@@ -494,7 +558,7 @@ impl Membership {
         self.stranger.judge([self.own_address, peer], Instant::now(), held)
     }
 
-    fn set_role(&mut self, role: cluster::Role, epoch: cluster::Epoch) {
+    fn set_role(&mut self, index: usize, role: cluster::Role, epoch: cluster::Epoch) {
         use cluster::Role;
         let (path, journal) = match role {
             Role::Starting | Role::Fenced => (datapath::Role::None, false),
@@ -503,57 +567,95 @@ impl Membership {
             Role::Primary { duplex } => (datapath::Role::Primary { duplex }, false),
         };
         // Before the role: an epoch that was acted in must not be forgotten.
-        self.epoch_file.write(epoch);
-        self.keep_journal(journal);
+        let seat = &mut self.seats[index];
+        seat.epoch_file.write(epoch);
+        self.keep_journal(index, journal);
+        let seat = &mut self.seats[index];
         // The kernel acts in the role from here on, however late this thread comes to tell.
         let since = Moment::now();
-        self.switchboard.set_role(epoch.0 as u32, path);
-        self.tell_of_role(role, epoch);
-        self.events.add_as_of(
+        seat.switchboard.set_role(epoch.0 as u32, path);
+        seat.note_role(role);
+        if seat.is_lent() {
+            self.tell_journal(index, Duty::NoteUnprotected);
+        }
+        self.tell_of_role(index, role, epoch);
+        self.add_event(
+            index,
             since,
             "role",
             &format!("epoch {}: {}", epoch.0, notices::role(role)),
             json!({"role": notices::role_name(role), "epoch": epoch.0,
                 "duplex": role == Role::Primary { duplex: true }}),
         );
-        if !self.settled && !matches!(role, Role::Starting) {
+        if !self.settled && self.seats.iter().all(|seat| seat.settled) {
             self.settled = true;
             // Without systemd there is nobody to tell.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         }
     }
 
-    /// Those that speak with the peer about what servers write.
-    fn tell_of_role(&self, role: cluster::Role, epoch: cluster::Epoch) {
-        use cluster::Role;
-        let Some(output) = &self.output else { return };
-        output.send(match role {
-            Role::Primary { duplex: true } => output::Order::Duplex { epoch: epoch.0 },
-            Role::Primary { duplex: false } => output::Order::Simplex,
-            Role::Starting | Role::Fenced | Role::Backup { .. } => output::Order::Silent,
-        });
-        match role {
-            Role::Backup { armed: true } => self.journal.send(Order::Pair(epoch.0)),
-            // A promotion hears the dead primary out first.
-            Role::Primary { .. } => true,
-            Role::Starting | Role::Fenced | Role::Backup { armed: false } => {
-                self.journal.send(Order::Unpair)
+    /// Tells of one seat; of which, if there are several.
+    fn add_event(
+        &self,
+        index: usize,
+        at: Moment,
+        event: &'static str,
+        text: &str,
+        mut fields: Value,
+    ) {
+        match self.seats[index].scope.number() {
+            None => self.events.add_as_of(at, event, text, fields),
+            Some(number) => {
+                fields["share"] = number.into();
+                self.events.add_as_of(at, event, &format!("share {number}: {text}"), fields);
             }
+        }
+    }
+
+    fn tell_journal(&self, index: usize, duty: Duty) {
+        self.journal.send(Order::Of(index, duty));
+    }
+
+    fn tell_output(&self, index: usize, duty: output::Duty) {
+        if let Some(output) = &self.output {
+            output.send(output::Order::Of(index, duty));
+        }
+    }
+
+    /// Those that speak with the peer about what servers write.
+    fn tell_of_role(&self, index: usize, role: cluster::Role, epoch: cluster::Epoch) {
+        use cluster::Role;
+        if self.output.is_none() {
+            return;
+        }
+        let duty = match role {
+            Role::Primary { duplex: true } => output::Duty::Duplex { epoch: epoch.0 },
+            Role::Primary { duplex: false } => output::Duty::Simplex,
+            Role::Starting | Role::Fenced | Role::Backup { .. } => output::Duty::Silent,
         };
+        self.tell_output(index, duty);
+        match role {
+            Role::Backup { armed: true } => self.tell_journal(index, Duty::Pair(epoch.0)),
+            // A promotion hears the dead primary out first.
+            Role::Primary { .. } => {}
+            Role::Starting | Role::Fenced | Role::Backup { armed: false } => {
+                self.tell_journal(index, Duty::Unpair);
+            }
+        }
     }
 
     /// A backup whose daemon no longer runs must not go on logging for nobody.
-    fn keep_journal(&self, alive: bool) {
+    fn keep_journal(&self, index: usize, alive: bool) {
         let until = match alive {
             true => hostnet::now_boottime_ns() + 2 * self.detection.as_nanos() as u64,
             false => 0,
         };
-        self.switchboard.set_journal_alive(until);
+        self.seats[index].switchboard.set_journal_alive(until);
     }
 
-    fn discard(&mut self) {
+    fn discard(&mut self, index: usize) {
         let (done, wait) = mpsc::channel();
-        self.journal.send(Order::Discard(done));
+        self.tell_journal(index, Duty::Discard(done));
         if wait.recv_timeout(Duration::from_secs(5)).is_err() {
             // Going on would let old flows look protected.
             tracing::error!("the journal does not answer; this node ends");
@@ -562,10 +664,10 @@ impl Membership {
     }
 
     /// The last that this node says before its fence closes. It does not hold up the fence for long.
-    fn give_way(&self) {
+    fn give_way(&self, index: usize) {
         if self.output.is_some() {
             let (done, wait) = mpsc::channel();
-            self.journal.send(Order::GiveWay(done));
+            self.tell_journal(index, Duty::GiveWay(done));
             if wait.recv_timeout(self.detection / 2).is_err() {
                 tracing::warn!("not all clients could be told that the peer serves as well");
             }
@@ -587,12 +689,14 @@ impl Membership {
     }
 
     fn tell(&mut self) {
-        let view = self.core.view();
-        if matches!(view.role, cluster::Role::Backup { armed: true }) {
-            self.keep_journal(true);
+        let views: Vec<View> = self.seats.iter().map(Seat::view).collect();
+        for (index, view) in views.iter().enumerate() {
+            if matches!(view.role, cluster::Role::Backup { armed: true }) {
+                self.keep_journal(index, true);
+            }
         }
         let report = Report {
-            view,
+            views,
             at: hostnet::now_boottime_ns(),
             servers: self.servers.clone(),
             refused: self.refused.clone(),

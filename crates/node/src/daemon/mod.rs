@@ -22,6 +22,8 @@ mod membership;
 mod notices;
 mod operator_socket;
 mod output;
+mod scope;
+mod seat;
 mod servers;
 mod status;
 mod stranger;
@@ -39,7 +41,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use cluster::Core;
 use control::{Channel, Identity, Psk, Rng};
-use datapath::{Datapath, Settings};
+use datapath::{Datapath, FlowTable, Ringer, Settings, Switchboard};
 use gate::Orders;
 use hostnet::{Interface, Offload, ServiceAddress, Tun};
 use nix::sys::signal::{SigSet, Signal};
@@ -50,9 +52,12 @@ use crate::config::{Arbiter, Config, Scheme, gate_settings};
 use crate::supervisor::Supervisor;
 
 use call::Call;
+use epoch_file::EpochFile;
 use events::Events;
 use inbox::Inbox;
 use membership::{Membership, Message, Parts};
+use scope::Scope;
+use seat::Seat;
 use stream::Secrets;
 
 /// How long servers may take to end in good order.
@@ -104,22 +109,18 @@ pub fn run(config: Config) -> anyhow::Result<()> {
         false => None,
     };
     let worker = {
-        let (table, log, ringer) = (datapath.flow_table()?, datapath.log()?, datapath.ringer()?);
-        let budgets = Budgets {
-            total: config.budget.total_mib as usize * MIB,
-            per_flow: config.services.iter().map(|s| s.flow_budget_mib as usize * MIB).collect(),
-        };
-        let holding = match &output {
-            Some(_) => Some(holding(&config, &datapath, &tun)?),
-            None => None,
-        };
-        let call = holding.is_some().then(|| Call::new(&config.node, secrets));
+        let source = datapath.log()?;
+        let scopes = Scope::all(node.roles).into_iter();
+        let keepers = scopes
+            .map(|scope| Ok((scope, keeper(&config, scope, &datapath, &tun, secrets.clone())?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
         let make = move || {
-            let mut engine = Engine::new(table, tun, ringer, budgets)?;
-            if let Some(holding) = holding {
-                engine.hold_output(holding);
-            }
-            Ok((engine, log, call))
+            let engine = |(scope, keeper): (Scope, Keeper)| {
+                let (engine, call) = keeper.make()?;
+                Ok((scope, engine, call))
+            };
+            let engines = keepers.into_iter().map(engine).collect::<anyhow::Result<Vec<_>>>()?;
+            Ok(journal::Parts { engines, source })
         };
         let endpoints =
             journal::Endpoints { all: endpoints.clone(), held: held_endpoints(&config) };
@@ -139,7 +140,10 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let membership = Membership::new(
         &config,
         Parts {
-            core: core(&config)?,
+            seats: Scope::all(node.roles)
+                .into_iter()
+                .map(|scope| seat(&config, scope, switchboard))
+                .collect::<anyhow::Result<Vec<_>>>()?,
             channel: Channel::new(psk, identity(&config), Rng::system()),
             interfaces: [service_link, cluster_link],
             switchboard,
@@ -222,19 +226,80 @@ fn start_output(
         secrets,
         source: datapath.output()?,
         orders: Orders::new(tun.try_clone()?),
-        table: datapath.flow_table()?,
+        tables: Scope::all(node.roles)
+            .into_iter()
+            .map(|scope| Ok(scope.table(datapath.flow_table()?)))
+            .collect::<anyhow::Result<Vec<_>>>()?,
         ringer: datapath.ringer()?,
     };
     output::start(move || Ok(parts))
 }
 
-/// What the engine needs to hold output.
-fn holding(config: &Config, datapath: &Datapath, tun: &Tun) -> anyhow::Result<Holding> {
+/// What an engine is made of.
+struct Keeper {
+    table: FlowTable,
+    tun: Tun,
+    ringer: Option<Ringer>,
+    budgets: Budgets,
+    /// `None`: no service's output is held.
+    holding: Option<(Holding, Call)>,
+}
+
+impl Keeper {
+    /// In the thread in which it is to stay.
+    fn make(self) -> anyhow::Result<(Engine, Option<Call>)> {
+        let mut engine = Engine::new(self.table, self.tun, self.ringer, self.budgets)?;
+        let call = self.holding.map(|(holding, call)| {
+            engine.hold_output(holding);
+            call
+        });
+        Ok((engine, call))
+    }
+}
+
+/// For the flows in one scope. Each has its part of the memory.
+fn keeper(
+    config: &Config,
+    scope: Scope,
+    datapath: &Datapath,
+    tun: &Tun,
+    secrets: Secrets,
+) -> anyhow::Result<Keeper> {
+    let scopes = Scope::all(config.node.roles).len();
+    let part = |mib: u32| mib as usize * MIB / scopes;
+    let held = config.services.iter().any(|service| service.message.is_some());
+    let holding = match held {
+        true => {
+            let holding = holding(config, scope, part(config.budget.replies_mib), datapath, tun)?;
+            Some((holding, Call::new(scope, &config.node, secrets)))
+        }
+        false => None,
+    };
+    Ok(Keeper {
+        table: scope.table(datapath.flow_table()?),
+        tun: tun.try_clone()?,
+        ringer: datapath.ringer()?,
+        budgets: Budgets {
+            total: part(config.budget.total_mib),
+            per_flow: config.services.iter().map(|s| s.flow_budget_mib as usize * MIB).collect(),
+        },
+        holding,
+    })
+}
+
+/// What an engine needs to hold output.
+fn holding(
+    config: &Config,
+    scope: Scope,
+    budget: usize,
+    datapath: &Datapath,
+    tun: &Tun,
+) -> anyhow::Result<Holding> {
     let listener = Listener::open().context("cannot open the socket that delivers replies")?;
-    datapath.set_deliverer(listener.as_fd())?;
+    datapath.set_deliverer(scope.share(), listener.as_fd())?;
     Ok(Holding {
         policies: config.services.iter().map(|s| s.policy().map(Arc::new)).collect(),
-        budget: config.budget.replies_mib as usize * MIB,
+        budget,
         orders: Orders::new(tun.try_clone()?),
         listener,
     })
@@ -352,18 +417,23 @@ fn held_endpoints(config: &Config) -> Vec<(IpAddr, u16)> {
     services.filter(|(service, _)| service.message.is_some()).flat_map(|(_, e)| e).collect()
 }
 
-fn core(config: &Config) -> anyhow::Result<Core> {
+fn seat(config: &Config, scope: Scope, switchboard: Switchboard) -> anyhow::Result<Seat> {
     let node = &config.node;
     let mut settings = cluster::Config::new(&node.name, &node.peer);
-    settings.prefers_primary = node.prefer_primary;
+    settings.prefers_primary = match scope.number() {
+        None => node.prefer_primary,
+        // The lower name has the first share, the other one the second.
+        Some(number) => (node.name < node.peer) == (number == 0),
+    };
     settings.detection = node.detection().as_nanos() as u64;
     settings.queue = Some(node.queue().as_nanos() as u64);
     settings.startup_wait = node.startup_wait().as_nanos() as u64;
-    settings.last_epoch = epoch_file::read(&node.state_dir)?;
+    settings.last_epoch = epoch_file::read(&node.state_dir, scope)?;
     settings.arbiter = match node.arbiter {
         Arbiter::None => cluster::ArbiterKind::None,
     };
-    Ok(Core::new(settings, hostnet::now_boottime_ns(), incarnation())?)
+    let core = Core::new(settings, hostnet::now_boottime_ns(), incarnation())?;
+    Ok(Seat::new(scope, core, switchboard, EpochFile::new(&node.state_dir, scope)))
 }
 
 fn identity(config: &Config) -> Identity {

@@ -3,6 +3,22 @@
 use cluster::{HandoverReason, Link, Notice, PromoteReason, Refusal, Role, SimplexReason};
 use serde_json::{Value, json};
 
+/// Whether it is about the peer, a link or this daemon, whatever role the two have.
+pub fn is_of_the_node(notice: &Notice) -> bool {
+    matches!(
+        notice,
+        Notice::PeerHeard { .. }
+            | Notice::PeerRestarted { .. }
+            | Notice::Suspected { .. }
+            | Notice::CutOff
+            | Notice::LinkLost { .. }
+            | Notice::LinkReturned { .. }
+            | Notice::ServiceLinkIs { .. }
+            | Notice::Paused { .. }
+            | Notice::BadHeartbeat
+    )
+}
+
 /// Name, sentence, fields.
 pub fn describe(notice: &Notice) -> (&'static str, String, Value) {
     match *notice {

@@ -5,7 +5,7 @@
 //! It reads the output ring only while the backup listens and TCP takes what it says. Until then the
 //! ring fills, and behind it the data path reports what it could not capture.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -22,6 +22,7 @@ use takeover::{key_of, name_of};
 
 use super::inbox::{Inbox, Post};
 use super::journal::come_first;
+use super::scope;
 use super::stream::{Broken, Secrets, Stream};
 
 /// Pause between two rings; eight times what a ring takes, if that is longer.
@@ -29,17 +30,21 @@ const RING: Duration = Duration::from_millis(1);
 
 /// What the membership thread asks for.
 pub enum Order {
+    /// Of the flows in the scope with this index.
+    Of(usize, Duty),
+    Stop,
+}
+
+/// What becomes of what servers write to the flows in one scope.
+pub enum Duty {
     /// This node serves, and has a backup: everything that it holds goes to that one.
-    Duplex {
-        epoch: u64,
-    },
+    Duplex { epoch: u64 },
     /// It has none: nothing is held any more.
     Simplex,
     /// A server has crashed, and nobody else can carry its connections on: they end.
     CrashKept,
     /// It does not serve.
     Silent,
-    Stop,
 }
 
 /// What the thread is made of.
@@ -51,7 +56,8 @@ pub struct Parts {
     pub secrets: Secrets,
     pub source: OutputSource,
     pub orders: Orders,
-    pub table: FlowTable,
+    /// Of each scope.
+    pub tables: Vec<FlowTable>,
     pub ringer: Option<Ringer>,
 }
 
@@ -113,8 +119,6 @@ struct Told {
     flows: HashMap<FlowKey, Said>,
     /// What the backup is to be told.
     frames: Writer,
-    /// A server waits beside unread bytes.
-    unread: bool,
     /// Where streams end of which the server has crashed. The backup does not hear of them if it is
     /// to carry them on.
     crashed: Vec<(FlowKey, u32)>,
@@ -146,7 +150,8 @@ impl Told {
                 self.lost(key, 0);
                 self.flows.get_mut(&key).expect("it was lost a moment ago").unheld = true;
             }
-            Output::Unread { .. } => self.unread = true,
+            // The servers are rung at, whosever it is.
+            Output::Unread { .. } => {}
         }
     }
 
@@ -221,23 +226,34 @@ impl Bell {
 }
 
 fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
-    let Parts { listeners, peers, secrets, source, orders, table, ringer } = parts;
-    let told = RefCell::new(Told::default());
+    let Parts { listeners, peers, secrets, source, orders, tables, ringer } = parts;
+    let told = RefCell::new(tables.iter().map(|_| Told::default()).collect::<Vec<_>>());
+    let unread = Cell::new(false);
     let ring = source
-        .reader(|output, payload| told.borrow_mut().tell(output, payload))
+        .reader(|output, payload| {
+            let mut told = told.borrow_mut();
+            let index = scope::index_of(told.len(), &output.flow());
+            // A server waits beside unread bytes, whosever they are.
+            unread.set(unread.get() | matches!(output, Output::Unread { .. }));
+            told[index].tell(output, payload);
+        })
         .context("cannot read the output ring")?;
     let mut bell = Bell { ringer, wanted: false, not_before: Instant::now() };
-    let mut primary =
-        Primary { secrets, orders, table, epoch: None, calling: None, stream: None, listed: false };
+    let primary = |table| Primary { table, epoch: None, stream: None, listed: false };
+    let mut primaries: Vec<_> = tables.into_iter().map(primary).collect();
+    let mut door = Door { secrets, calling: Vec::new() };
     loop {
-        let deadline = primary.calling.as_ref().and_then(Stream::deadline);
+        let deadline = door.calling.iter().filter_map(Stream::deadline).min();
         let due = deadline.into_iter().chain(bell.due()).min();
         let mut fds = vec![PollFd::new(inbox.as_fd(), PollFlags::POLLIN)];
         fds.extend(listeners.iter().map(|l| PollFd::new(l.as_fd(), PollFlags::POLLIN)));
-        for stream in primary.calling.iter().chain(&primary.stream) {
+        for stream in door.calling.iter().chain(primaries.iter().flat_map(|p| &p.stream)) {
             fds.push(PollFd::new(stream.as_fd(), stream.events()));
         }
-        if primary.wants_output() {
+        let at_ring = fds.len();
+        // There is one ring: who must wait keeps the others waiting.
+        let wants_output = |primaries: &[Primary]| primaries.iter().all(Primary::wants_output);
+        if wants_output(&primaries) {
             fds.push(PollFd::new(ring.fd(), PollFlags::POLLIN));
         }
         // EINTR and the like: everything is looked at.
@@ -245,7 +261,6 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
         let failed = ppoll(&mut fds, wait.map(TimeSpec::from_duration), None).is_err();
         let is_ready = |fd: &PollFd<'_>| failed || fd.any() != Some(false);
         let (at_listeners, at_streams) = (1, 1 + listeners.len());
-        let at_ring = at_streams + primary.calling.iter().chain(&primary.stream).count();
         let rung = is_ready(&fds[0]);
         let called = fds[at_listeners..at_streams].iter().any(is_ready);
         let spoken = fds[at_streams..at_ring].iter().any(is_ready);
@@ -254,48 +269,102 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
             inbox.hush();
         }
         while let Some(order) = inbox.take() {
-            match order {
-                Order::Duplex { epoch } => primary.begin(epoch, &mut told.borrow_mut()),
-                Order::Simplex => {
-                    primary.end(&mut told.borrow_mut());
-                    primary.open_all();
-                }
-                Order::CrashKept => told.borrow_mut().keep_crashed(),
-                Order::Silent => primary.end(&mut told.borrow_mut()),
+            let (index, duty) = match order {
+                Order::Of(index, duty) => (index, duty),
                 Order::Stop => return Ok(()),
+            };
+            let (primary, told) = (&mut primaries[index], &mut told.borrow_mut()[index]);
+            match duty {
+                Duty::Duplex { epoch } => primary.begin(epoch, told),
+                Duty::Simplex => {
+                    primary.end(told);
+                    primary.open_all(&orders);
+                }
+                Duty::CrashKept => told.keep_crashed(),
+                Duty::Silent => primary.end(told),
             }
         }
         for listener in listeners.iter().filter(|_| called) {
             while let Ok((socket, from)) = listener.accept() {
                 if peers.contains(&from.ip().to_canonical()) {
-                    primary.take_call(socket, now);
+                    door.take_call(socket, primaries.len(), now);
                 }
             }
         }
         let late = deadline.is_some_and(|deadline| now >= deadline);
         if spoken || late {
-            primary.greet(&mut told.borrow_mut(), now);
-            let heard = primary.hear(&mut told.borrow_mut(), now);
-            primary.unless_broken(heard, &mut told.borrow_mut());
+            let told = &mut told.borrow_mut();
+            door.greet(&mut primaries, told, now);
+            for (primary, told) in primaries.iter_mut().zip(told.iter_mut()) {
+                let heard = primary.hear(&orders, told, now);
+                primary.unless_broken(heard, told);
+            }
         }
-        if primary.wants_output() {
+        if wants_output(&primaries) {
             ring.drain().context("cannot read the output ring")?;
         }
-        bell.wanted |= std::mem::take(&mut told.borrow_mut().unread);
-        let said = primary.say(&mut told.borrow_mut());
-        primary.unless_broken(said, &mut told.borrow_mut());
+        bell.wanted |= unread.take();
+        for (primary, told) in primaries.iter_mut().zip(told.borrow_mut().iter_mut()) {
+            let said = primary.say(told);
+            primary.unless_broken(said, told);
+        }
         bell.ring_if_due(Instant::now());
     }
 }
 
-struct Primary {
+/// Where backups call.
+struct Door {
     secrets: Secrets,
-    orders: Orders,
+    /// Those who call and have not proved yet that they are a backup.
+    calling: Vec<Stream>,
+}
+
+impl Door {
+    /// No more of them than the peer makes calls: who comes last is his.
+    fn take_call(&mut self, socket: TcpStream, most: usize, now: Instant) {
+        match Stream::answer(socket, &self.secrets, now) {
+            Ok(stream) => {
+                if self.calling.len() == most {
+                    self.calling.remove(0);
+                }
+                self.calling.push(stream);
+            }
+            Err(error) => tracing::warn!(%error, "cannot take the backup's call"),
+        }
+    }
+
+    /// Once the caller has proved to be the backup, what it said on another connection is over. One
+    /// that is faster than this node's own change calls again.
+    fn greet(&mut self, primaries: &mut [Primary], told: &mut [Told], now: Instant) {
+        for mut stream in std::mem::take(&mut self.calling) {
+            let subject = stream.receive(now).and_then(|_| {
+                stream.flush()?;
+                stream.called_about()
+            });
+            match subject {
+                Ok(None) => self.calling.push(stream),
+                Ok(Some(subject)) => {
+                    let Some(primary) = primaries.get_mut(subject.scope) else { continue };
+                    if primary.epoch == Some(subject.epoch) {
+                        stream.agree(subject);
+                        primary.stream = Some(stream);
+                        primary.listed = false;
+                        told[subject.scope].frames = Writer::default();
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a call that should be the backup's is of no use");
+                }
+            }
+        }
+    }
+}
+
+/// This node's part for the flows in one scope.
+struct Primary {
     table: FlowTable,
     /// The epoch in which this node serves and has a backup.
     epoch: Option<u64>,
-    /// Somebody calls who has not proved yet that he is the backup.
-    calling: Option<Stream>,
     /// The backup's call.
     stream: Option<Stream>,
     /// The backup has said on it what it holds.
@@ -321,50 +390,19 @@ impl Primary {
 
     fn end(&mut self, told: &mut Told) {
         self.epoch = None;
-        self.calling = None;
         self.stream = None;
         *told = Told::default();
     }
 
     /// Lets leave what was held for a backup that is gone. The data path holds nothing more: only
     /// TCP does not know yet that it may try again.
-    fn open_all(&self) {
+    fn open_all(&self, orders: &Orders) {
         for key in self.table.gated() {
-            self.order(&key, self.orders.open(&key));
+            report(&key, orders.open(&key));
         }
     }
 
-    /// Somebody calls. A backup that is faster than this node's own change calls again.
-    fn take_call(&mut self, socket: TcpStream, now: Instant) {
-        let Some(epoch) = self.epoch else { return };
-        match Stream::answer(socket, &self.secrets, epoch, now) {
-            Ok(stream) => self.calling = Some(stream),
-            Err(error) => tracing::warn!(%error, "cannot take the backup's call"),
-        }
-    }
-
-    /// Once the caller has proved to be the backup, what it said on another connection is over.
-    fn greet(&mut self, told: &mut Told, now: Instant) {
-        let Some(calling) = &mut self.calling else { return };
-        let greeted = calling.receive(now).and_then(|_| {
-            calling.flush()?;
-            calling.greeted()
-        });
-        match greeted {
-            Ok(false) => {}
-            Ok(true) => {
-                self.stream = self.calling.take();
-                self.listed = false;
-                told.frames = Writer::default();
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a call that should be the backup's is of no use");
-                self.calling = None;
-            }
-        }
-    }
-
-    fn hear(&mut self, told: &mut Told, now: Instant) -> Result<(), Broken> {
+    fn hear(&mut self, orders: &Orders, told: &mut Told, now: Instant) -> Result<(), Broken> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         stream.receive(now)?;
         while let Some(stream) = &mut self.stream
@@ -379,10 +417,10 @@ impl Primary {
                 Record::Release { flow, seq, ahead } => {
                     let key = key_of(&flow);
                     let given = match ahead {
-                        true => self.orders.release_ahead(&key, seq),
-                        false => self.orders.release(&key, seq),
+                        true => orders.release_ahead(&key, seq),
+                        false => orders.release(&key, seq),
                     };
-                    self.order(&key, given);
+                    report(&key, given);
                 }
                 Record::Skip { flow, seq } => {
                     if let Some(said) = told.flows.get_mut(&key_of(&flow)) {
@@ -396,7 +434,7 @@ impl Primary {
                         Some(said) => (said.open, said.lost) = (true, false),
                         None => {}
                     }
-                    self.order(&key, self.orders.open(&key));
+                    report(&key, orders.open(&key));
                 }
                 _ => return Err(Broken::NotAsked),
             }
@@ -421,10 +459,10 @@ impl Primary {
             told.frames = Writer::default();
         }
     }
+}
 
-    fn order(&self, key: &FlowKey, given: Result<(), hostnet::TunError>) {
-        if let Err(error) = given {
-            tracing::warn!(flow = %key, %error, "cannot give an order to a gate");
-        }
+fn report(key: &FlowKey, given: Result<(), hostnet::TunError>) {
+    if let Err(error) = given {
+        tracing::warn!(flow = %key, %error, "cannot give an order to a gate");
     }
 }

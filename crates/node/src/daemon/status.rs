@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use cluster::Role;
+use cluster::{Role, View};
 use datapath::{Counters, FlowState, FlowTable};
 use serde_json::{Map, Value, json};
 
@@ -29,16 +29,17 @@ impl Source {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "flows": self.flows(),
-            "takeover": takeover(&journal),
-            "journal": stats(&journal.journal),
-            "replies": journal.replies.as_ref().map(replies),
+            "takeover": sum(journal.engines.iter().map(takeover)),
+            "journal": sum(journal.engines.iter().map(|engine| stats(&engine.journal))),
+            "replies": sum(journal.engines.iter().map(|e| e.replies.as_ref().map(replies).into())),
             "resets": journal.resets,
             "over_budget": journal.over_budget,
             "counters": self.counters.all().map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>(),
         });
         let more = match membership {
             Some(report) => self.membership(&report),
-            None => json!({"ready": false, "role": "starting", "duplex": false, "epoch": 0}),
+            None => json!({"ready": false, "role": "starting", "duplex": false, "epoch": 0,
+                "shares": null}),
         };
         let (Value::Object(status_map), Value::Object(more)) = (&mut status, more) else {
             unreachable!("both are objects")
@@ -48,8 +49,11 @@ impl Source {
     }
 
     fn membership(&self, report: &membership::Report) -> Value {
-        let view = &report.view;
-        let settled = matches!(view.role, Role::Primary { .. } | Role::Backup { armed: true });
+        // Of the first share, if there are two.
+        let view = &report.views[0];
+        let is_settled =
+            |view: &View| matches!(view.role, Role::Primary { .. } | Role::Backup { armed: true });
+        let settled = report.views.iter().all(is_settled);
         let listening = report.servers.all_listen();
         let services: Vec<Value> = self
             .config
@@ -94,6 +98,7 @@ impl Source {
             "relay_via": format!("{:?}", view.relay_via).to_lowercase(),
             "services": services,
             "refused_datagrams": report.refused,
+            "shares": shares(report),
         })
     }
 
@@ -113,7 +118,45 @@ impl Source {
     }
 }
 
-fn takeover(report: &journal::Report) -> Value {
+/// What this node is for each share, if there are two.
+fn shares(report: &membership::Report) -> Option<Value> {
+    let share = |(number, view): (usize, &View)| {
+        json!({
+            "share": number,
+            "home": view.prefers_primary,
+            "role": notices::role_name(view.role),
+            "duplex": view.role == Role::Primary { duplex: true },
+            "epoch": view.epoch.0,
+            "lease_ms_left": view.lease_until.saturating_sub(report.at) / 1_000_000,
+            "peer_role": view.peer.as_ref().map(|peer| notices::role_name(peer.role)),
+        })
+    };
+    (report.views.len() > 1).then(|| report.views.iter().enumerate().map(share).collect())
+}
+
+/// Numbers of several engines are added up. Of the rest, of objects like `steps` whole, the last
+/// counts that is there.
+fn sum(values: impl Iterator<Item = Value>) -> Value {
+    values.fold(Value::Null, |sum, value| match (sum, value) {
+        (sum, Value::Null) => sum,
+        (Value::Object(mut sum), Value::Object(value)) => {
+            for (key, value) in value {
+                let so_far = sum.remove(&key).unwrap_or_default();
+                let value = match (so_far.as_u64(), value.as_u64()) {
+                    (Some(one), Some(other)) => (one + other).into(),
+                    _ if key == "opened" => self::sum([so_far, value].into_iter()),
+                    _ if value.is_null() => so_far,
+                    _ => value,
+                };
+                sum.insert(key, value);
+            }
+            Value::Object(sum)
+        }
+        (_, value) => value,
+    })
+}
+
+fn takeover(report: &journal::EngineReport) -> Value {
     let progress = &report.progress;
     let (now, wall) = (hostnet::now_boottime_ns(), SystemTime::now());
     json!({

@@ -65,6 +65,14 @@ impl Stranger {
         }
     }
 
+    /// It is the peer, but what it says cannot be acted on.
+    pub fn heard_otherwise(&mut self, what: &str, link: Link, now: Instant) {
+        self.last = Some((now, what.to_owned()));
+        if link == Link::Service {
+            self.on_service_link = Some(now);
+        }
+    }
+
     /// Judges when this node is about to serve alone. `own` and `peer` are the nodes' addresses on
     /// the service link; `held` asks that link whether anybody else answers for a service address,
     /// and takes its time.

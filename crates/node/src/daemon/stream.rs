@@ -1,6 +1,7 @@
 //! The connection over which the primary's daemon tells the backup's what its servers write, and is
 //! told what may leave (decision 13): [`Record`]s in a [`control::Stream`] over TCP. Never blocks.
 
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,6 +28,21 @@ pub struct Secrets {
     pub rng: Rng,
 }
 
+/// What a connection is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subject {
+    /// The flows' scope, by its index.
+    pub scope: usize,
+    /// The epoch in which one node is their primary and the other one their backup.
+    pub epoch: u64,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {} of share {}", self.epoch, self.scope)
+    }
+}
+
 /// Why a connection is of no more use.
 #[derive(Debug, Error)]
 pub enum Broken {
@@ -34,8 +50,8 @@ pub enum Broken {
     Closed,
     #[error("the peer did not answer in time")]
     Silent,
-    #[error("the peer is in epoch {theirs}, this node in {ours}")]
-    Epoch { ours: u64, theirs: u64 },
+    #[error("the peer speaks of {theirs}, this node of {ours}")]
+    Subject { ours: Subject, theirs: Subject },
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -55,7 +71,8 @@ pub struct Stream {
     reader: Reader,
     /// The Hello, until it can be sealed.
     hello: Writer,
-    epoch: u64,
+    /// `None`: the caller says.
+    subject: Option<Subject>,
     /// Until when the peer must have said Hello; `None`: it has.
     deadline: Option<Instant>,
     received: Vec<u8>,
@@ -68,7 +85,7 @@ impl Stream {
         own: IpAddr,
         peer: SocketAddr,
         secrets: &Secrets,
-        epoch: u64,
+        subject: Subject,
         now: Instant,
     ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))?;
@@ -80,39 +97,37 @@ impl Stream {
             Err(error) => return Err(error),
         }
         let sealed = control::Stream::dial(&secrets.psk, &secrets.identity, &secrets.rng);
-        Self::new(socket.into(), sealed, epoch, now)
+        let mut stream = Self::new(socket.into(), sealed, now)?;
+        stream.say_hello(subject);
+        Ok(stream)
     }
 
-    /// Takes the peer's call.
-    pub fn answer(
-        socket: TcpStream,
-        secrets: &Secrets,
-        epoch: u64,
-        now: Instant,
-    ) -> io::Result<Self> {
+    /// Takes the peer's call, of which [`Self::called_about`] tells the subject.
+    pub fn answer(socket: TcpStream, secrets: &Secrets, now: Instant) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let sealed = control::Stream::answer(&secrets.psk, &secrets.identity, &secrets.rng);
-        Self::new(socket, sealed, epoch, now)
+        Self::new(socket, sealed, now)
     }
 
-    fn new(
-        socket: TcpStream,
-        sealed: control::Stream,
-        epoch: u64,
-        now: Instant,
-    ) -> io::Result<Self> {
+    fn new(socket: TcpStream, sealed: control::Stream, now: Instant) -> io::Result<Self> {
         // A lone small reply waits for nothing.
         socket.set_nodelay(true)?;
         Ok(Self {
             socket,
             sealed,
             reader: Reader::default(),
-            hello: Writer::new(epoch),
-            epoch,
+            hello: Writer::default(),
+            subject: None,
             deadline: Some(now + HANDSHAKE),
             received: vec![0; 64 * 1024],
             plaintext: Vec::new(),
         })
+    }
+
+    fn say_hello(&mut self, subject: Subject) {
+        let share = u8::try_from(subject.scope).expect("there are two shares");
+        self.hello = Writer::new(share, subject.epoch);
+        self.subject = Some(subject);
     }
 
     /// What to wait for.
@@ -120,7 +135,7 @@ impl Stream {
         if self.is_flushed() { PollFlags::POLLIN } else { PollFlags::POLLIN | PollFlags::POLLOUT }
     }
 
-    /// Has the peer said Hello, in this epoch?
+    /// Has the peer said Hello, and speaks of the same?
     pub fn is_ready(&self) -> bool {
         self.deadline.is_none()
     }
@@ -159,26 +174,45 @@ impl Stream {
         Ok(true)
     }
 
-    /// Has the peer said Hello by now? To be asked until it has.
+    /// What the caller speaks of, once he has said Hello. To be asked until then, and to be answered
+    /// by [`Self::agree`].
     ///
     /// # Errors
-    /// It has said something else, or is in another epoch.
-    pub fn greeted(&mut self) -> Result<bool, Broken> {
+    /// He has said something else.
+    pub fn called_about(&mut self) -> Result<Option<Subject>, Broken> {
         self.reader.push(&self.plaintext);
         self.plaintext.clear();
-        if self.deadline.is_some() {
-            match self.reader.next_record()? {
-                Some((Record::Hello { epoch, .. }, _)) if epoch == self.epoch => {
-                    self.deadline = None;
-                }
-                Some((Record::Hello { epoch: theirs, .. }, _)) => {
-                    return Err(Broken::Epoch { ours: self.epoch, theirs });
-                }
-                // The reader lets nothing pass in front of it.
-                Some(_) | None => return Ok(false),
+        Ok(match self.reader.next_record()? {
+            Some((Record::Hello { share, epoch, .. }, _)) => {
+                Some(Subject { scope: share.into(), epoch })
             }
+            // The reader lets nothing pass in front of it.
+            Some(_) | None => None,
+        })
+    }
+
+    /// This node speaks of the same.
+    pub fn agree(&mut self, subject: Subject) {
+        self.say_hello(subject);
+        self.deadline = None;
+    }
+
+    /// Has the one who was called said Hello by now?
+    fn greeted(&mut self) -> Result<bool, Broken> {
+        if self.deadline.is_none() {
+            self.reader.push(&self.plaintext);
+            self.plaintext.clear();
+            return Ok(true);
         }
-        Ok(true)
+        let Some(theirs) = self.called_about()? else { return Ok(false) };
+        match self.subject {
+            Some(ours) if ours != theirs => Err(Broken::Subject { ours, theirs }),
+            Some(_) => {
+                self.deadline = None;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
     }
 
     /// The next record that has been received behind the Hello.

@@ -44,6 +44,8 @@ scenes! {
         a_node_of_another_key_does_not_serve_alone_beside_a_living_one_over_ipv6;
     of_two_nodes_with_different_keys_started_together_one_serves,
         of_two_nodes_with_different_keys_started_together_one_serves_over_ipv6;
+    a_node_with_other_roles_ends_beside_one_that_serves,
+        a_node_with_other_roles_ends_beside_one_that_serves_over_ipv6;
     a_node_of_another_key_ends_beside_one_that_serves_whatever_its_address,
         a_node_of_another_key_ends_beside_one_that_serves_whatever_its_address_over_ipv6;
     garbage_on_both_links_disturbs_nobody, garbage_on_both_links_disturbs_nobody_over_ipv6;
@@ -142,6 +144,21 @@ fn a_node_of_another_key_ends_beside_one_that_serves_whatever_its_address(family
     let log = std::fs::read_to_string(node.log()).unwrap();
     assert!(log.contains("so it serves") && !log.contains("primary"), "{log}");
     stage.connect().expect_echo(10_000, "served by b alone");
+}
+
+/// It is the peer, but the two would not agree on who serves whom.
+fn a_node_with_other_roles_ends_beside_one_that_serves(family: Family) {
+    let stage = Stage::new(family);
+    stage.start("a", "b", "", KEY);
+    stage.until("a serves alone", || stage.status("a")["role"] == "primary");
+    let node = stage.start("b", "a", "roles = \"dual\"\n", KEY);
+    stage.until("b gives up", || node.ended().unwrap().is_some());
+    assert_eq!(node.ended().unwrap().unwrap().code(), Some(1));
+    let log = std::fs::read_to_string(node.log()).unwrap();
+    assert!(log.contains("other `roles`") && !log.contains("primary"), "{log}");
+    let status = stage.status("a");
+    assert!(status["refused_datagrams"]["roles"].as_u64() > Some(0), "{status}");
+    stage.connect().expect_echo(10_000, "served by a alone");
 }
 
 fn garbage_on_both_links_disturbs_nobody(family: Family) {

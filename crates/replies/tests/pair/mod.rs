@@ -247,8 +247,8 @@ impl Pair {
         let mut log = ReplyLog::new(64 << 20);
         assert_eq!(log.open(FLOW, ISS, &policy), journal::Opened::New);
         let mut reader = Reader::default();
-        reader.push(Writer::new(1).bytes());
-        let hello = Record::Hello { version: replies::codec::VERSION, epoch: 1 };
+        reader.push(Writer::new(0, 1).bytes());
+        let hello = Record::Hello { version: replies::codec::VERSION, share: 0, epoch: 1 };
         assert_eq!(reader.next_record(), Ok(Some((hello, &[][..]))));
         Self {
             instream: exchanges.iter().flat_map(|e| e.request.clone()).collect(),
