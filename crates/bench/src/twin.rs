@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use demo::config::Scheme as Protection;
+use demo::config::{Roles, Scheme as Protection};
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, Service, Spec, other};
 use demo::server::{Place, Server};
@@ -93,6 +93,7 @@ impl Twin {
             size,
             services: services(scheme),
             detection_ms: DETECTION_MS,
+            roles: Roles::Single,
             capture: false,
             artifacts: std::env::temp_dir().join(format!("steadfast-bench-{}", std::process::id())),
         })

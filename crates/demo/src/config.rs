@@ -63,6 +63,18 @@ pub struct Common<'a> {
     pub dir: &'a Path,
     /// Silence after which the peer is suspected.
     pub detection_ms: u32,
+    /// Who serves while both nodes live.
+    pub roles: Roles,
+}
+
+/// Who serves while both nodes live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Roles {
+    /// One of them: the lower name, if both start together.
+    #[default]
+    Single,
+    /// Each serves one half of the connections.
+    Dual,
 }
 
 impl ServiceText {
@@ -93,8 +105,7 @@ key_file = {key}
 detection_ms = {detection}
 queue_ms = {queue}
 startup_wait_ms = {wait}
-prefer_primary = {first}
-state_dir = {state}
+{roles}state_dir = {state}
 ",
         link(own, Link::Service),
         link(own, Link::Cluster),
@@ -109,7 +120,10 @@ state_dir = {state}
         // The lab's shaped cables hold back 20 ms.
         queue = common.detection_ms / 4,
         wait = 3000.max(2 * common.detection_ms),
-        first = own.name() < peer.name(),
+        roles = match common.roles {
+            Roles::Single => format!("prefer_primary = {}\n", own.name() < peer.name()),
+            Roles::Dual => "roles = \"dual\"\n".to_owned(),
+        },
         state = quoted(&state_dir(common.dir, own.name()).display().to_string()),
     );
     let list = |items: Vec<String>| format!("[{}]", items.join(", "));

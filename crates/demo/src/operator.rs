@@ -67,9 +67,35 @@ pub struct Status {
     /// Its services.
     #[serde(default)]
     pub services: Vec<ServiceStatus>,
+    /// What it is for each share of the flows, if both nodes serve.
+    #[serde(default)]
+    pub shares: Option<Vec<ShareStatus>>,
     /// Everything, as it was said.
     #[serde(flatten)]
     pub all: Map<String, Value>,
+}
+
+/// What a node is for one share of the flows.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ShareStatus {
+    /// It serves this share whenever it can.
+    pub home: bool,
+    /// `primary`, `backup`, ….
+    pub role: String,
+    /// The peer backs these flows up.
+    pub duplex: bool,
+}
+
+impl Status {
+    /// Whether it serves the share that it is to serve, with its peer behind it, and no other one.
+    pub fn is_at_home(&self) -> bool {
+        let as_wanted = |s: &ShareStatus| match s.home {
+            true => s.role == "primary" && s.duplex,
+            false => s.role == "backup",
+        };
+        self.shares.as_ref().is_some_and(|shares| shares.iter().all(as_wanted))
+    }
 }
 
 /// The peer as a node sees it.

@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use lab::{CaptureOptions, Host, Lab, Link, NodeSpec, Rate};
 
 use crate::clock::{boottime_ns, now_ns};
-use crate::config::{Common, Scheme, ServiceText, node_toml, state_dir};
+use crate::config::{Common, Roles, Scheme, ServiceText, node_toml, state_dir};
 use crate::operator::{Event, Operator, Status};
 use crate::server::{Place, Server};
 use crate::site::Site;
@@ -59,6 +59,8 @@ pub struct Spec {
     pub services: Vec<Service>,
     /// Silence after which a peer is suspected.
     pub detection_ms: u32,
+    /// Who serves while both nodes live.
+    pub roles: Roles,
     /// Whether headers of what passes both links are captured.
     pub capture: bool,
     /// Where files go that are kept.
@@ -73,6 +75,7 @@ pub struct Pair {
     /// What the servers serve.
     pub site: Site,
     services: Vec<ServiceText>,
+    roles: Roles,
     /// Kept for as long as they are to run.
     _captures: Vec<lab::Capture>,
 }
@@ -123,7 +126,8 @@ impl Pair {
         };
         let key = lab.dir().join("key");
         make_key(&binary, &key)?;
-        let mut pair = Pair { lab, site, services: Vec::new(), _captures: captures };
+        let mut pair =
+            Pair { lab, site, services: Vec::new(), roles: spec.roles, _captures: captures };
         let started = pair.start(spec, &key).and_then(|()| pair.wait_ready());
         if let Err(e) = started {
             pair.lab.keep_files();
@@ -136,7 +140,8 @@ impl Pair {
         for node in NODES {
             let services = services(spec, node, self.lab.dir(), &self.site)?;
             let peer = other(node);
-            let common = Common { key, dir: self.lab.dir(), detection_ms: spec.detection_ms };
+            let (dir, detection_ms, roles) = (self.lab.dir(), spec.detection_ms, spec.roles);
+            let common = Common { key, dir, detection_ms, roles };
             let (own, far) = (self.lab.host(node)?, self.lab.host(peer)?);
             let config_toml = node_toml(own, far, &common, &services);
             self.lab.start(&NodeSpec { host: node.to_owned(), config_toml, files: Vec::new() })?;
@@ -145,17 +150,20 @@ impl Pair {
         Ok(())
     }
 
-    /// Waits until both daemons are ready, one as primary, with its peer behind it.
+    /// Waits until both daemons are ready, one as primary of everything, or each of its share, with
+    /// its peer behind it.
     ///
     /// # Errors
     /// They are not, or one has ended.
     pub fn wait_ready(&self) -> anyhow::Result<()> {
         let settled = || -> Option<()> {
             let statuses = [self.status(NODES[0]).ok()?, self.status(NODES[1]).ok()?];
-            let primaries = statuses.iter().filter(|s| s.role == "primary");
-            let backed = |s: &&Status| s.duplex && s.peer.service_ready;
-            let ready = statuses.iter().all(|s| s.ready);
-            (ready && primaries.filter(backed).count() == 1).then_some(())
+            let ready = statuses.iter().all(|s| s.ready && s.peer.service_ready);
+            let backed = match self.roles {
+                Roles::Single => statuses.iter().filter(|s| s.duplex).count() == 1,
+                Roles::Dual => statuses.iter().all(Status::is_at_home),
+            };
+            (ready && backed).then_some(())
         };
         for name in NODES {
             let node = self.lab.node(name).context("no daemon was started")?;
@@ -203,7 +211,7 @@ impl Pair {
         events
     }
 
-    /// The primary's name.
+    /// The primary's name; where both nodes serve, that of the first share's.
     ///
     /// # Errors
     /// There is none, or there are two.

@@ -13,6 +13,7 @@ use lab::Kill;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::Bell;
+use crate::config::Roles;
 use crate::display::{Display, Unit};
 use crate::download::{Client, Download, Outcome};
 use crate::idle::{Idle, IdleReport};
@@ -139,6 +140,7 @@ fn bring_up(options: &Options, artifacts: &std::path::Path) -> anyhow::Result<Pa
         size,
         services: vec![service],
         detection_ms: options.detection_ms,
+        roles: Roles::Single,
         capture: true,
         artifacts: artifacts.to_owned(),
     });

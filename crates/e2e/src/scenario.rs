@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use demo::config::Roles;
 use demo::download::Client;
 use demo::pair::Service;
 use demo::server::Server;
@@ -56,8 +57,10 @@ pub struct Scenario {
     pub(crate) size: u64,
     pub(crate) rate_mbit: Option<u64>,
     pub(crate) ipv6: bool,
+    pub(crate) roles: Roles,
     pub(crate) sysctls: Vec<(String, String)>,
     pub(crate) kill: Option<(How, Moment)>,
+    pub(crate) victim: Option<&'static str>,
 }
 
 impl Default for Scenario {
@@ -75,6 +78,9 @@ impl fmt::Debug for Scenario {
         }
         if self.ipv6 {
             f.write_str(", IPv6")?;
+        }
+        if self.roles == Roles::Dual {
+            f.write_str(", dual role")?;
         }
         self.sysctls.iter().try_for_each(|(key, value)| write!(f, ", {key}={value}"))
     }
@@ -94,8 +100,10 @@ impl Scenario {
             size: 10 * MB,
             rate_mbit: Some(200),
             ipv6: false,
+            roles: Roles::Single,
             sysctls: Vec::new(),
             kill: None,
+            victim: None,
         }
     }
 
@@ -169,6 +177,13 @@ impl Scenario {
         self
     }
 
+    /// Each node serves one half of the connections.
+    #[must_use]
+    pub fn dual(mut self) -> Self {
+        self.roles = Roles::Dual;
+        self
+    }
+
     /// A setting of the clients' host, such as `net.ipv4.tcp_sack`.
     #[must_use]
     pub fn client_sysctl(mut self, key: &str, value: &str) -> Self {
@@ -186,6 +201,13 @@ impl Scenario {
             self.size = self.size.min(MB / 2);
             self.sysctls.push(("net.ipv4.tcp_rmem".into(), "4096 8192 16384".into()));
         }
+        self
+    }
+
+    /// Where both nodes serve: the one that fails.
+    #[must_use]
+    pub fn victim(mut self, node: &'static str) -> Self {
+        self.victim = Some(node);
         self
     }
 
@@ -210,7 +232,7 @@ impl Scenario {
     fn play(self) -> (Stage, Finished) {
         let (how, moment) = self.kill.expect("a story needs a failure: say kill(…)");
         let stage = self.up();
-        let victim = stage.primary();
+        let victim = stage.victim().unwrap_or_else(|| stage.primary());
         let idle = stage.open_idle();
         let batch = stage.start_downloads();
         batch.wait_for(moment);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use demo::clock::now_ns;
+use demo::config::Roles;
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, events, other};
 use lab::{CaptureOptions, Lab};
@@ -43,6 +44,7 @@ pub struct Witness {
     known: Mutex<Known>,
     /// The service.
     at: SocketAddr,
+    roles: Roles,
     /// See [`Story::queue_ns`].
     queue: Duration,
 }
@@ -65,7 +67,17 @@ impl Witness {
     /// directories are where [`demo::config::state_dir`] says. The service is `at`; `rate_mbit` is
     /// the service link's.
     pub fn start(lab: &Lab, at: SocketAddr, rate_mbit: Option<u64>) -> anyhow::Result<Witness> {
-        let witness = Witness { known: Mutex::default(), at, queue: wire_queue(rate_mbit) };
+        Self::start_for(Roles::Single, lab, at, rate_mbit)
+    }
+
+    /// The same, for nodes of which both may serve.
+    pub fn start_for(
+        roles: Roles,
+        lab: &Lab,
+        at: SocketAddr,
+        rate_mbit: Option<u64>,
+    ) -> anyhow::Result<Witness> {
+        let witness = Witness { known: Mutex::default(), at, roles, queue: wire_queue(rate_mbit) };
         for host in HOSTS {
             witness.plugged_in(lab, host)?;
         }
@@ -141,25 +153,33 @@ impl Witness {
     pub fn judge(&self, lab: &Lab) -> anyhow::Result<Verdict> {
         self.known().judged = true;
         self.listen(lab);
-        let mut story = self.story(lab)?;
         // The captures end one after the other.
-        story.end_ns = Some(Wall::read().since_epoch_ns);
+        let end_ns = Some(Wall::read().since_epoch_ns);
         let mut captures = Vec::new();
         for (mut capture, running) in std::mem::take(&mut self.known().running) {
             capture.missed = running.stop()?.missed;
             captures.push(capture);
         }
-        let path = lab.dir().join("story.json");
-        fs::write(&path, serde_json::to_string_pretty(&story)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        let mut verdict = oracle::judge(&captures, &story)?;
+        let tell = |share: Option<u32>| -> anyhow::Result<Verdict> {
+            let story = Story { end_ns, share, ..self.story(lab, share)? };
+            let number = share.map_or(String::new(), |share| format!("-{share}"));
+            let path = lab.dir().join(format!("story{number}.json"));
+            fs::write(&path, serde_json::to_string_pretty(&story)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(oracle::judge(&captures, &story)?)
+        };
+        let mut verdict = match self.roles {
+            Roles::Single => tell(None)?,
+            Roles::Dual => tell(Some(0))?.and(tell(Some(1))?),
+        };
         if self.known().garbage {
             verdict.gaps.retain(|gap| !matches!(gap, Gap::Unreadable { .. }));
         }
         Ok(verdict)
     }
 
-    fn story(&self, lab: &Lab) -> anyhow::Result<Story> {
+    /// Of one share's flows, or of all.
+    fn story(&self, lab: &Lab, share: Option<u32>) -> anyhow::Result<Story> {
         let known = self.known();
         let wall = Wall::read();
         let (mut handovers, mut beginnings, mut resets) = (Vec::new(), Vec::new(), Vec::new());
@@ -168,7 +188,15 @@ impl Witness {
         // that at which the kernel may first have obeyed; why it has it a node tells when it can.
         let mut primary_since = BTreeMap::<&str, u64>::new();
         let mut alone_since = BTreeMap::<&str, u64>::new();
+        // Events that name no share are about all.
+        let others = |event: &Event| {
+            let its = event.fields.get("share").and_then(|share| share.as_u64());
+            share.is_some() && its.is_some() && its != share.map(u64::from)
+        };
         for ((boottime_ns, node, _), event) in &known.events {
+            if others(event) {
+                continue;
+            }
             let at_ns = wall.ns(*boottime_ns);
             let since_ns = at_ns - TOLD_AFTER_NS;
             let handover = |from: &str, to: &str| Handover {

@@ -107,6 +107,30 @@ fn backup_fails(how: How) {
     });
 }
 
+/// Of two that serve, each one half of the clients.
+fn one_of_two_fails(victim: &'static str, how: How) {
+    undisturbed(|| {
+        let scenario = Scenario::new().service(shop::service()).dual();
+        let stage = scenario.size(50_000).idle(0).rate(1000).up();
+        let shopping = Shopping::start(&stage, 7, 30, PATIENCE);
+        shopping.wait_for_half();
+        let killed_ns = stage.kill(victim, how);
+        // The other one serves its own half all along: of two executions the victim's is the first.
+        shopping.expect_nobody_noticed(victim, Vec::new());
+        stage.expect_took_over(victim, how, killed_ns);
+    });
+}
+
+#[test]
+fn of_two_that_serve_a_host_dies() {
+    one_of_two_fails("a", How::Host);
+}
+
+#[test]
+fn of_two_that_serve_a_server_is_killed() {
+    one_of_two_fails("b", How::Process);
+}
+
 #[test]
 fn the_primarys_host_dies() {
     primary_fails(How::Host);

@@ -85,6 +85,9 @@ pub fn judge(captures: &[Capture], story: &Story) -> Result<Verdict, JudgeError>
     let all_ports = missing.is_empty() && verdict.gaps.is_empty();
     verdict.gaps.extend(missing);
     for (addresses, segments) in by_addresses {
+        if story.share.is_some_and(|share| share != addresses.share()) {
+            continue;
+        }
         if let Some(excluded) = story.excluded.iter().find(|e| e.flow == addresses) {
             verdict.exemptions.push(Exemption {
                 flow: format!("{} > {}", addresses.client, addresses.service),
@@ -113,21 +116,30 @@ pub fn judge(captures: &[Capture], story: &Story) -> Result<Verdict, JudgeError>
 }
 
 impl Verdict {
+    /// This verdict and another one on the same captures, of other flows.
+    pub fn and(mut self, other: Verdict) -> Verdict {
+        self.findings.extend(other.findings);
+        self.findings.sort_by(|a, b| (a.at_ns, &a.flow).cmp(&(b.at_ns, &b.flow)));
+        self.exemptions.extend(other.exemptions);
+        // What the captures lack, both lack.
+        let more = other.gaps.into_iter().filter(|gap| !self.gaps.contains(gap));
+        let more: Vec<_> = more.collect();
+        self.gaps.extend(more);
+        let statistics = Statistics { frames: 0, ..other.statistics };
+        self.statistics.add(&statistics);
+        let longest = statistics.longest_silence;
+        if longest.as_ref().map(|l| l.ns) > self.statistics.longest_silence.as_ref().map(|l| l.ns) {
+            self.statistics.longest_silence = longest;
+        }
+        self
+    }
+
     fn add(&mut self, outcome: judge::Outcome, flow: String, begin_ns: u64) {
         self.findings.extend(outcome.findings);
         self.gaps.extend(outcome.gaps);
         self.exemptions.extend(outcome.exemption);
-        let (all, one) = (&mut self.statistics, outcome.statistics);
-        all.damaged += one.damaged;
-        all.flows += one.flows;
-        all.segments += one.segments;
-        all.bytes_compared += one.bytes_compared;
-        all.bytes_not_compared += one.bytes_not_compared;
-        all.spans += one.spans;
-        all.passed_on += one.passed_on;
-        all.late += one.late;
-        all.swallowed += one.swallowed;
-        all.wild += one.wild;
+        self.statistics.add(&outcome.statistics);
+        let all = &mut self.statistics;
         if let Some((ns, from_ns)) = outcome.silence
             && all.longest_silence.as_ref().is_none_or(|longest| ns > longest.ns)
         {

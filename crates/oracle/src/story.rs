@@ -110,6 +110,20 @@ pub struct Addresses {
     pub service: SocketAddr,
 }
 
+impl Addresses {
+    /// In which of the two shares the flow is (`docs/operations.md`, roles): a hash of its client.
+    pub fn share(&self) -> u32 {
+        let address = match self.client.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let word = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+        let port = u16::from_ne_bytes(self.client.port().to_be_bytes());
+        let mixed = address.octets().chunks(4).map(word).fold(port.into(), |a: u32, b| a ^ b);
+        (mixed.wrapping_mul(0x9e37_79b1) >> 16) % 2
+    }
+}
+
 /// A flow that is not to be judged, and why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Excluded {
@@ -146,6 +160,8 @@ pub struct Story {
     pub resets: Vec<Addresses>,
     /// Flows that are not judged.
     pub excluded: Vec<Excluded>,
+    /// Where both nodes serve: the share of the flows that the story is about. Others are not judged.
+    pub share: Option<u32>,
     /// When the captures ended, if they did not all end at once: later frames are not read.
     pub end_ns: Option<u64>,
     /// How lines of the service's stream begin that may differ between two computations of the
@@ -172,6 +188,7 @@ impl Default for Story {
             beginnings: Vec::new(),
             resets: Vec::new(),
             excluded: Vec::new(),
+            share: None,
             end_ns: None,
             volatile_lines: Vec::new(),
             queue_ns: 0,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use demo::clock::{Bell, boottime_ns, now_ns};
-use demo::config;
+use demo::config::{self, Roles};
 use demo::hashing;
 use demo::operator::Event;
 use demo::pair::{NODES, Pair, Service, Spec, other};
@@ -75,6 +75,7 @@ impl Stage {
             size: work.size,
             services: vec![service(plan.scheme, work.serving)],
             detection_ms: options.detection_ms,
+            roles: Roles::Single,
             capture: false, // the witness does
             artifacts: artifacts.to_owned(),
         })?;
