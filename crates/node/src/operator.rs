@@ -68,15 +68,32 @@ fn in_words(status: &Value) -> String {
         let _ = writeln!(out, "{label:<12}{value}");
     };
     line("node", format!("{} of cluster {}", text(&status["node"]), text(&status["cluster"])));
-    let protection = match (text(&status["role"]).as_str(), status["duplex"] == true) {
-        ("primary", true) => ", duplex".to_owned(),
-        ("primary", false) => ", simplex: new connections are NOT protected".to_owned(),
-        _ => String::new(),
+    let role = |of: &Value| {
+        let protection = match (text(&of["role"]).as_str(), of["duplex"] == true) {
+            ("primary", true) => ", duplex",
+            ("primary", false) => ", simplex: new connections are NOT protected",
+            _ => "",
+        };
+        format!("{}{protection}, epoch {}", text(&of["role"]), of["epoch"])
     };
-    line("role", format!("{}{protection}, epoch {}", text(&status["role"]), status["epoch"]));
     let peer = &status["peer"];
-    let alive = if peer["alive"] == true { text(&peer["role"]) } else { "silent".to_owned() };
-    line("peer", format!("{}: {alive}", text(&peer["name"])));
+    let alive = |role: &Value| if peer["alive"] == true { text(role) } else { "silent".to_owned() };
+    match status["shares"].as_array() {
+        None => {
+            line("role", role(status));
+            line("peer", format!("{}: {}", text(&peer["name"]), alive(&peer["role"])));
+        }
+        Some(shares) => {
+            for share in shares {
+                let home = if share["home"] == true { " (its own)" } else { "" };
+                let peer = format!("{}: {}", text(&peer["name"]), alive(&share["peer_role"]));
+                line(
+                    &format!("share {}", share["share"]),
+                    format!("{}{home}; {peer}", role(share)),
+                );
+            }
+        }
+    }
     let link = |name: &str| match status["links"][name] == true {
         true => format!("{name} up"),
         false => format!("{name} DOWN"),
@@ -147,4 +164,28 @@ fn in_words(status: &Value) -> String {
 /// A string without its quotes, anything else as it stands.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_share_has_a_line_where_both_nodes_serve() {
+        let share = |number: u32, role: &str, peer_role: &str| {
+            json!({"share": number, "home": role == "primary", "role": role, "epoch": 3,
+                "duplex": role == "primary", "peer_role": peer_role})
+        };
+        let shares = [share(0, "primary", "backup"), share(1, "backup", "primary")];
+        let said = in_words(&json!({"peer": {"name": "b", "alive": true}, "shares": shares}));
+        let first = "share 0     primary, duplex, epoch 3 (its own); b: backup\n";
+        assert!(said.contains(first), "{said}");
+        assert!(said.contains("share 1     backup, epoch 3; b: primary\n"), "{said}");
+        let single = json!({"role": "primary", "duplex": false, "epoch": 1, "shares": null,
+            "peer": {"name": "b", "alive": false}});
+        let said = in_words(&single);
+        assert!(said.contains("NOT protected, epoch 1\npeer        b: silent\n"), "{said}");
+    }
 }

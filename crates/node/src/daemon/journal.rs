@@ -136,10 +136,10 @@ pub fn start(
         });
         match built {
             Ok((engines, log, calls)) => {
-                let _ = started.send(Ok(()));
-                come_first();
                 let report = shared;
                 locked(&report).engines = vec![EngineReport::default(); engines.len()];
+                let _ = started.send(Ok(()));
+                come_first();
                 let unprotected = RefCell::new(vec![None; engines.len()]);
                 let keeper =
                     Keeper { engines, log, endpoints, membership, events, report, unprotected };

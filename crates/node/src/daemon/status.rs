@@ -134,8 +134,8 @@ fn shares(report: &membership::Report) -> Option<Value> {
     (report.views.len() > 1).then(|| report.views.iter().enumerate().map(share).collect())
 }
 
-/// Numbers of several engines are added up. Of the rest, of objects like `steps` whole, the last
-/// counts that is there.
+/// Numbers of several engines are added up, but of times the longest counts. Of the rest, of objects
+/// like `steps` whole, the last counts that is there.
 fn sum(values: impl Iterator<Item = Value>) -> Value {
     values.fold(Value::Null, |sum, value| match (sum, value) {
         (sum, Value::Null) => sum,
@@ -143,6 +143,7 @@ fn sum(values: impl Iterator<Item = Value>) -> Value {
             for (key, value) in value {
                 let so_far = sum.remove(&key).unwrap_or_default();
                 let value = match (so_far.as_u64(), value.as_u64()) {
+                    (Some(one), Some(other)) if key.ends_with("_us") => one.max(other).into(),
                     (Some(one), Some(other)) => (one + other).into(),
                     _ if key == "opened" => self::sum([so_far, value].into_iter()),
                     _ if value.is_null() => so_far,
@@ -197,4 +198,22 @@ fn stats(stats: &::journal::Stats) -> Value {
         "over_flow_budget": stats.over_flow_budget,
         "over_total_budget": stats.over_total_budget,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_engines_count_is_added_up() {
+        let one = json!({"flows": 2, "first_open_us": null, "last_open_us": 7, "steps": null,
+            "opened": {"gap": 1}});
+        let other = json!({"flows": 3, "first_open_us": 5, "last_open_us": 6, "steps": {"at": 1},
+            "opened": {"gap": 2, "budget": 1}});
+        let both = json!({"flows": 5, "first_open_us": 5, "last_open_us": 7, "steps": {"at": 1},
+            "opened": {"gap": 3, "budget": 1}});
+        assert_eq!(sum([one.clone(), other.clone()].into_iter()), both);
+        assert_eq!(sum([other, one].into_iter()), both);
+        assert_eq!(sum([Value::Null, Value::Null].into_iter()), Value::Null);
+    }
 }
