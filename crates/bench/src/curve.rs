@@ -3,13 +3,20 @@
 //! And what becomes of the throughput when more is asked for than can be answered (overload).
 //!
 //! Each mode is compared with the unprotected server in runs next to each other, so *standard* is
-//! the unprotected side of both. For *simplex* the backup's host is dead: it would relay otherwise.
+//! the unprotected side of all. For *simplex* the backup's host is dead: it would relay otherwise. For
+//! *dual role* there is a pair of its own, of which each node serves one half of the connections.
+//!
+//! All hosts share this machine's processors: two servers are no faster than one. What two nodes in
+//! dual role would answer beside two plain servers follows from what a request costs both of them
+//! together, beside what it costs the plain one.
 //!
 //! The cables are not shaped. A shaped one lets 70 KiB or a millisecond's worth of bytes pass at once
 //! when it has been idle. So a single client that asks for 50 KiB again and again would see how fast
 //! the cable to it recovers, on either side the same, and not for how long replies were held.
 
 use std::time::Duration;
+
+use demo::config::Roles;
 
 use crate::busy::REPLIES_KIB;
 use crate::failover::RETURN_S;
@@ -38,7 +45,7 @@ pub enum Mode {
     Duplex,
     /// A primary whose backup is dead.
     Simplex,
-    /// Each node is primary of some connections and backup of others. Nobody measures it yet.
+    /// Each node is primary of some connections and backup of others.
     DualRole,
 }
 
@@ -46,8 +53,13 @@ impl Mode {
     /// All of them, in the order of the lines of a curve.
     pub const ALL: [Mode; 3] = [Mode::Duplex, Mode::Simplex, Mode::DualRole];
 
-    /// Those that are measured.
-    const MEASURED: [Mode; 2] = [Mode::Duplex, Mode::Simplex];
+    /// How the pair is set up for it.
+    fn roles(self) -> Roles {
+        match self {
+            Mode::Duplex | Mode::Simplex => Roles::Single,
+            Mode::DualRole => Roles::Dual,
+        }
+    }
 
     /// As the paper calls it.
     pub fn name(self) -> &'static str {
@@ -68,8 +80,8 @@ impl Mode {
     }
 }
 
-/// All of them.
-pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
+/// All of them for a pair with these roles.
+pub fn experiments(scheme: Scheme, roles: Roles, depth: Depth) -> Vec<Experiment> {
     if scheme != Scheme::Message {
         return Vec::new();
     }
@@ -77,8 +89,11 @@ pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
     let repetitions = if full { 5 } else { 3 };
     let lengths = || REPLIES_KIB.into_iter().filter(|&kib| full || kib == 1 || kib == 50);
     let of = |mode| lengths().map(move |kib| replies(scheme, mode, kib, repetitions));
-    let mut all: Vec<_> = Mode::MEASURED.into_iter().flat_map(of).collect();
-    all.push(overload(scheme, repetitions));
+    let modes = Mode::ALL.into_iter().filter(|mode| mode.roles() == roles);
+    let mut all: Vec<_> = modes.flat_map(of).collect();
+    if roles == Roles::Single {
+        all.push(overload(scheme, repetitions));
+    }
     all
 }
 
@@ -90,12 +105,17 @@ fn replies(scheme: Scheme, mode: Mode, kib: usize, repetitions: usize) -> Experi
         head(scheme, id, section, title, unit, Bar::Beside)
             .on(&format!("coral-{what}{}", mode.suffix()), kib as f64)
     };
-    let columns = [
+    let nodes = "processor time of all nodes per request, unshaped";
+    let mut columns = vec![
         row("p50", Section::Requests, "1 client, p50, unshaped", "µs"),
         row("rate", Section::Requests, "50 clients, throughput, unshaped", "requests/s"),
-        row("cpu", Section::Cost, "processor time of the primary per request, unshaped", "µs"),
-        row("cpu-nodes", Section::Cost, "processor time of all nodes per request, unshaped", "µs"),
+        row("cpu-nodes", Section::Cost, nodes, "µs"),
     ];
+    // In dual role either node is both.
+    if mode != Mode::DualRole {
+        let primary = "processor time of the primary per request, unshaped";
+        columns.push(row("cpu", Section::Cost, primary, "µs"));
+    }
     let sides = Sides {
         columns: columns.into_iter().map(Column::Both).collect(),
         service: None,
@@ -109,7 +129,11 @@ fn replies(scheme: Scheme, mode: Mode, kib: usize, repetitions: usize) -> Experi
         let times = twin.client(side)?.in_netns(|| latencies(at, &path, LATENCY_SPAN))??;
         let cost = fifty_clients(twin, side, &path, LOAD_SPAN)?;
         let nodes = cost.primary + cost.backup;
-        Ok(vec![percentile(&times, 50.0), cost.rate, cost.primary, nodes])
+        let mut figures = vec![percentile(&times, 50.0), cost.rate, nodes];
+        if mode != Mode::DualRole {
+            figures.push(cost.primary);
+        }
+        Ok(figures)
     });
     match mode {
         Mode::Simplex => without_backup(experiment),

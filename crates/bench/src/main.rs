@@ -36,10 +36,9 @@ use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::failover::LARGE_BYTES;
-use crate::plan::{Depth, Experiment, plan};
+use crate::plan::{Depth, Experiment, Setting, plan};
 use crate::progress::Progress;
 use crate::record::Record;
-use crate::scheme::Scheme;
 use crate::twin::Twin;
 
 /// How long a scheme's labs take to come up and to go, s.
@@ -129,12 +128,13 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is asked for, of each scheme.
-type Plans = Vec<(Scheme, Vec<Experiment>)>;
+/// What is asked for, of each pair.
+type Plans = Vec<(Setting, Vec<Experiment>)>;
 
 fn chosen(cli: &Cli) -> anyhow::Result<Plans> {
     let depth = if cli.full { Depth::Full } else { Depth::Quick };
-    let mut plans: Plans = Scheme::ALL.map(|scheme| (scheme, plan(scheme, depth))).into();
+    let planned = |setting| (setting, plan(setting, depth));
+    let mut plans: Plans = Setting::all().into_iter().map(planned).collect();
     let ids: Vec<_> = plans.iter().flat_map(|(_, plan)| ids(plan)).map(str::to_owned).collect();
     let named = |id: &str, only: &String| match ids.contains(only) {
         true => id == only,
@@ -160,7 +160,7 @@ fn ids(plan: &[Experiment]) -> impl Iterator<Item = &str> {
 }
 
 fn estimate_s(plans: &Plans) -> f64 {
-    let of = |(_, e): &(Scheme, Vec<Experiment>)| {
+    let of = |(_, e): &(Setting, Vec<Experiment>)| {
         LABS_S + e.iter().map(Experiment::estimate_s).sum::<f64>()
     };
     plans.iter().map(of).sum()
@@ -185,10 +185,10 @@ fn measure(cli: &Cli, plans: &Plans) -> anyhow::Result<Record> {
     }
     let progress = Progress::new(estimate_s(plans));
     let (mut rows, mut graphs) = (Vec::new(), Vec::new());
-    for (scheme, experiments) in plans {
-        let name = scheme.name();
+    for (setting, experiments) in plans {
+        let name = setting.scheme.name();
         progress.begin(&format!("bringing up a pair with {name} and an unprotected server"));
-        let twin = Twin::up(*scheme, LARGE_BYTES)?;
+        let twin = Twin::up(*setting, LARGE_BYTES)?;
         progress.done(LABS_S);
         for experiment in experiments {
             let (new_rows, new_graphs) = experiment.run(&twin, &progress);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use demo::config::{Roles, Scheme as Protection};
+use demo::config::Scheme as Protection;
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, Service, Spec, other};
 use demo::server::{Place, Server};
@@ -31,6 +31,7 @@ use demo::site::Site;
 use lab::{Host, Kill, Lab, Link, Rate};
 
 use crate::busy::REPLIES_KIB;
+use crate::plan::Setting;
 use crate::scheme::Scheme;
 
 /// Port of the server that counts what it is sent.
@@ -83,7 +84,8 @@ impl Twin {
     ///
     /// # Errors
     /// Whatever is in the way.
-    pub fn up(scheme: Scheme, size: u64) -> anyhow::Result<Twin> {
+    pub fn up(setting: Setting, size: u64) -> anyhow::Result<Twin> {
+        let Setting { scheme, roles } = setting;
         let bare = bare_lab(size).context("the unprotected lab")?;
         let pair = Pair::up(&Spec {
             binary: None,
@@ -93,7 +95,7 @@ impl Twin {
             size,
             services: services(scheme),
             detection_ms: DETECTION_MS,
-            roles: Roles::Single,
+            roles,
             capture: false,
             artifacts: std::env::temp_dir().join(format!("steadfast-bench-{}", std::process::id())),
         })

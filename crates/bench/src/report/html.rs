@@ -274,7 +274,8 @@ fn beside_papers(
                 let spread = Spread::of(&added);
                 (spread.median, [spread.q1, spread.q3])
             }
-            _ => (spread.median, [spread.q1, spread.q3]),
+            Ours::Capacity => (100.0 / spread.median, [100.0 / spread.q3, 100.0 / spread.q1]),
+            Ours::Percent | Ours::Ratio => (spread.median, [spread.q1, spread.q3]),
         };
         let from_to = from_to.map(|v| v * times);
         let (value, colour) = (value * times, 0);
@@ -531,7 +532,7 @@ mod tests {
     use scraper::{Html, Selector};
 
     use super::*;
-    use crate::plan::{Depth, plan};
+    use crate::plan::{Depth, Setting, plan};
     use crate::report::fixture;
 
     fn parsed(page: &str) -> Html {
@@ -597,7 +598,9 @@ mod tests {
     #[test]
     fn every_curve_is_titled() {
         for scheme in Scheme::ALL {
-            for head in plan(scheme, Depth::Full).into_iter().flat_map(|e| e.heads) {
+            let plans = Setting::all().into_iter().filter(|setting| setting.scheme == scheme);
+            let rows = plans.flat_map(|setting| plan(setting, Depth::Full));
+            for head in rows.flat_map(|e| e.heads) {
                 let Some(point) = head.point else { continue };
                 let curve = point.curve.strip_prefix(scheme.prefix()).unwrap();
                 let drawn_with = !of_duplex(curve);
