@@ -271,10 +271,10 @@ mod tests {
 
     #[test]
     fn golden_frames() {
-        let mut writer = Writer::new(0, 7);
+        let mut writer = Writer::new(1, 7);
         writer.push_output(FLOW, 300, b"hi", true);
         writer.push(&Record::HoldsNoMore);
-        let mut golden = vec![0, 0, 0, 3, 0, 1, 7];
+        let mut golden = vec![0, 0, 0, 4, 0, 1, 1, 7];
         golden.extend([0, 0, 0, 42, 3]);
         golden.extend([1; 16].iter().chain(&[2; 16]));
         golden.extend([0xc0, 0xb8, 2, 80, 0xac, 2, 1]);
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(refused(&length.to_be_bytes()), Malformed::Length { length });
         assert_eq!(refused(&[0, 0, 0, 1, 2]), Malformed::Hello);
         assert_eq!(refused(&behind(&hello)), Malformed::Hello);
-        assert_eq!(refused(&[0, 0, 0, 3, 0, 2, 7]), Malformed::Version { theirs: 2 });
+        assert_eq!(refused(&[0, 0, 0, 4, 0, 2, 1, 7]), Malformed::Version { theirs: 2 });
         assert_eq!(refused(&behind(&[0, 0, 0, 1, 9])), Malformed::Record);
         assert_eq!(refused(&behind(&[0, 0, 0, 2, 2, 0])), Malformed::Record, "a payload");
         assert_eq!(refused(&behind(&[0, 0, 0, 2, 3, 0])), Malformed::Record, "cut short");

@@ -420,8 +420,8 @@ impl Membership {
     /// Flows that this node took over from the peer go back to it, once it is well again and would lose
     /// none of them (C6).
     fn give_back(&mut self, index: usize) {
-        if self.seats[index].asks_to_give_back() {
-            self.tell_journal(index, Duty::AskProtected);
+        if let Some(duty) = self.seats[index].prepares_to_give_back() {
+            self.tell_journal(index, duty);
         }
     }
 
@@ -567,17 +567,13 @@ impl Membership {
             Role::Primary { duplex } => (datapath::Role::Primary { duplex }, false),
         };
         // Before the role: an epoch that was acted in must not be forgotten.
-        let seat = &mut self.seats[index];
-        seat.epoch_file.write(epoch);
+        self.seats[index].epoch_file.write(epoch);
         self.keep_journal(index, journal);
         let seat = &mut self.seats[index];
         // The kernel acts in the role from here on, however late this thread comes to tell.
         let since = Moment::now();
         seat.switchboard.set_role(epoch.0 as u32, path);
         seat.note_role(role);
-        if seat.is_lent() {
-            self.tell_journal(index, Duty::NoteUnprotected);
-        }
         self.tell_of_role(index, role, epoch);
         self.add_event(
             index,

@@ -7,6 +7,7 @@ use datapath::Switchboard;
 use serde::{Deserialize, Serialize};
 
 use super::epoch_file::EpochFile;
+use super::journal::Duty;
 use super::scope::Scope;
 
 /// For how long a node that has come back protects the flows that it had before, until it is given
@@ -40,6 +41,8 @@ pub struct Seat {
     pub settled: bool,
     /// Where both nodes serve, and this one has a backup: when it may have to give the flows back.
     give_back_at: Option<Instant>,
+    /// Connections that the peer does not protect have been noted since.
+    noted: bool,
 }
 
 impl Seat {
@@ -54,6 +57,7 @@ impl Seat {
             silence: None,
             settled: false,
             give_back_at: None,
+            noted: false,
         }
     }
 
@@ -75,6 +79,7 @@ impl Seat {
         self.settled |= role != Role::Starting;
         let duplex = role == Role::Primary { duplex: true } && self.scope.number().is_some();
         self.give_back_at = duplex.then(|| Instant::now() + GIVE_BACK);
+        self.noted = false;
     }
 
     /// An operator wants the peer to serve, until this node's next life.
@@ -82,24 +87,28 @@ impl Seat {
         self.core.set_prefers_primary(false);
     }
 
-    /// Whether this node serves in the peer's place, with the peer as its backup.
-    pub fn is_lent(&self) -> bool {
-        self.give_back_at.is_some() && !self.core.view().prefers_primary
-    }
-
-    /// Whether the peer would have its place again.
+    /// Whether this node serves in the peer's place, and the peer would have it again.
     pub fn may_be_given_back(&self) -> bool {
-        let peer = self.core.view().peer;
-        self.is_lent() && peer.is_some_and(|peer| peer.prefers_primary && peer.service_ready)
+        let view = self.core.view();
+        let wants = |peer: cluster::PeerView| {
+            let armed = peer.role == Role::Backup { armed: true };
+            armed && peer.prefers_primary && peer.service_ready
+        };
+        self.give_back_at.is_some() && !view.prefers_primary && view.peer.is_some_and(wants)
     }
 
-    /// Whether it is time to give it back, or to try again.
-    pub fn asks_to_give_back(&mut self) -> bool {
-        let now = Instant::now();
-        let due = self.give_back_at.is_some_and(|at| now >= at) && self.may_be_given_back();
-        if due {
-            self.give_back_at = Some(now + ASK_AGAIN);
+    /// What the journal thread is to do, so that it may be.
+    pub fn prepares_to_give_back(&mut self) -> Option<Duty> {
+        let at = self.give_back_at.filter(|_| self.may_be_given_back())?;
+        // Only now: whatever has begun before the peer was armed is not protected.
+        if !std::mem::replace(&mut self.noted, true) {
+            return Some(Duty::NoteUnprotected);
         }
-        due
+        let now = Instant::now();
+        if now < at {
+            return None;
+        }
+        self.give_back_at = Some(now + ASK_AGAIN);
+        Some(Duty::AskProtected)
     }
 }
