@@ -22,7 +22,7 @@ mod reset;
 mod stale;
 mod swallowers;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use datapath::{Flow, FlowKey, FlowState, FlowTable, Record, Ringer};
@@ -264,7 +264,11 @@ impl Engine {
     /// Lets connections begin here that the dead primary has not answered. Handshakes whose SYN-ACK
     /// has passed need no help: their next segment makes a flow, which is adopted.
     fn greet(&mut self) {
-        for embryo in self.table.unanswered(forge::now_ms(), YOUNG) {
+        // A SYN that crosses the repeated answer to an earlier one looks unanswered, but its client has
+        // spoken since.
+        let spoken: HashSet<FlowKey> = self.table.strays().iter().map(|stray| stray.key).collect();
+        let unanswered = self.table.unanswered(forge::now_ms(), YOUNG);
+        for embryo in unanswered.into_iter().filter(|embryo| !spoken.contains(&embryo.key)) {
             self.table.forget_embryo(&embryo.key);
             forge::syn(&mut self.packet, &embryo);
             if let Err(error) = self.tun.write_packet(&self.packet) {

@@ -271,6 +271,21 @@ fn a_syn_that_the_dead_primary_has_not_answered_is_answered_here() {
     assert!(backup.datapath.flow_table().unwrap().unanswered(0, Duration::MAX).is_empty());
 }
 
+/// The answer to an earlier SYN has crossed the client's repetition: it looks unanswered, but the
+/// client has spoken since. Another answer would be another connection's.
+#[test]
+fn a_syn_whose_client_has_spoken_since_is_not_answered_here() {
+    let syn = frame(true, "S", 0, 0, b"");
+    let mut backup = Backup::new(&[syn, frame(true, "A", 1, 1, b"")]);
+    let _listener = TcpListener::bind(SocketAddr::from(SERVICE)).unwrap();
+    let table = backup.datapath.flow_table().unwrap();
+    assert_eq!(table.strays().len(), 1);
+    backup.promote();
+    // Who is answered is forgotten.
+    assert_eq!(table.unanswered(0, Duration::MAX).len(), 1);
+    assert_eq!(half_open(), 0);
+}
+
 /// Connections in SYN-RECEIVED.
 fn half_open() -> usize {
     let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
