@@ -134,7 +134,7 @@ type Plans = Vec<(Setting, Vec<Experiment>)>;
 fn chosen(cli: &Cli) -> anyhow::Result<Plans> {
     let depth = if cli.full { Depth::Full } else { Depth::Quick };
     let planned = |setting| (setting, plan(setting, depth));
-    let mut plans: Plans = Setting::all().into_iter().map(planned).collect();
+    let mut plans: Plans = Setting::all().map(planned).collect();
     let ids: Vec<_> = plans.iter().flat_map(|(_, plan)| ids(plan)).map(str::to_owned).collect();
     let named = |id: &str, only: &String| match ids.contains(only) {
         true => id == only,

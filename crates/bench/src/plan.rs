@@ -104,10 +104,14 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// All, in the order in which they are measured.
-    pub fn all() -> Vec<Setting> {
-        let of = |scheme| [Roles::Single, Roles::Dual].map(|roles| Setting { scheme, roles });
-        Scheme::ALL.into_iter().flat_map(of).collect()
+    /// All of a scheme, in the order in which they are measured.
+    pub fn of(scheme: Scheme) -> [Setting; 2] {
+        [Roles::Single, Roles::Dual].map(|roles| Setting { scheme, roles })
+    }
+
+    /// All of all schemes.
+    pub fn all() -> impl Iterator<Item = Setting> {
+        Scheme::ALL.into_iter().flat_map(Setting::of)
     }
 }
 
@@ -169,7 +173,7 @@ mod tests {
     use super::*;
 
     fn ids(depth: Depth) -> Vec<String> {
-        let all = Setting::all().into_iter().flat_map(|setting| plan(setting, depth));
+        let all = Setting::all().flat_map(|setting| plan(setting, depth));
         all.flat_map(|e| e.heads).map(|head| head.id).collect()
     }
 
@@ -190,7 +194,7 @@ mod tests {
     #[test]
     fn runs_are_as_long_as_promised() {
         let minutes = |depth| {
-            let all = Setting::all().into_iter().flat_map(|setting| plan(setting, depth));
+            let all = Setting::all().flat_map(|setting| plan(setting, depth));
             all.map(|e| e.estimate_s()).sum::<f64>() / 60.0
         };
         let (quick, full) = (minutes(Depth::Quick), minutes(Depth::Full));
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn every_comparison_is_repeated() {
         for depth in [Depth::Quick, Depth::Full] {
-            for experiment in Setting::all().into_iter().flat_map(|setting| plan(setting, depth)) {
+            for experiment in Setting::all().flat_map(|setting| plan(setting, depth)) {
                 let compared =
                     matches!(experiment.heads[0].section, Section::Bulk | Section::Requests);
                 assert!(!compared || experiment.steps >= 5, "{}", experiment.heads[0].id);

@@ -160,18 +160,19 @@ impl Witness {
             capture.missed = running.stop()?.missed;
             captures.push(capture);
         }
-        let tell = |share: Option<u32>| -> anyhow::Result<Verdict> {
+        let tell = |share: Option<u32>| -> anyhow::Result<Story> {
             let story = Story { end_ns, share, ..self.story(lab, share)? };
             let number = share.map_or(String::new(), |share| format!("-{share}"));
             let path = lab.dir().join(format!("story{number}.json"));
             fs::write(&path, serde_json::to_string_pretty(&story)?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            Ok(oracle::judge(&captures, &story)?)
+            Ok(story)
         };
-        let mut verdict = match self.roles {
-            Roles::Single => tell(None)?,
-            Roles::Dual => tell(Some(0))?.and(tell(Some(1))?),
+        let stories = match self.roles {
+            Roles::Single => vec![tell(None)?],
+            Roles::Dual => vec![tell(Some(0))?, tell(Some(1))?],
         };
+        let mut verdict = oracle::judge_shares(&captures, &stories)?;
         if self.known().garbage {
             verdict.gaps.retain(|gap| !matches!(gap, Gap::Unreadable { .. }));
         }

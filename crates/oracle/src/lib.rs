@@ -72,7 +72,19 @@ use split::Split;
 /// # Errors
 /// A capture cannot be read, or the story does not know its host.
 pub fn judge(captures: &[Capture], story: &Story) -> Result<Verdict, JudgeError> {
-    let story = &story.settled();
+    judge_shares(captures, std::slice::from_ref(story))
+}
+
+/// The same with a story for each share of the flows, which differ in what became of the nodes only.
+///
+/// # Errors
+/// As [`judge`].
+///
+/// # Panics
+/// Without a story.
+pub fn judge_shares(captures: &[Capture], stories: &[Story]) -> Result<Verdict, JudgeError> {
+    let stories: Vec<Story> = stories.iter().map(Story::settled).collect();
+    let story = stories.first().expect("there is a story");
     let index = Index::read(captures, story)?;
     let Index { by_addresses, files, frames, damaged, begin_ns, gaps } = index;
     let mut verdict = Verdict { gaps, ..Verdict::default() };
@@ -85,9 +97,8 @@ pub fn judge(captures: &[Capture], story: &Story) -> Result<Verdict, JudgeError>
     let all_ports = missing.is_empty() && verdict.gaps.is_empty();
     verdict.gaps.extend(missing);
     for (addresses, segments) in by_addresses {
-        if story.share.is_some_and(|share| share != addresses.share()) {
-            continue;
-        }
+        let told = |story: &&Story| story.share.is_none_or(|share| share == addresses.share());
+        let Some(story) = stories.iter().find(told) else { continue };
         if let Some(excluded) = story.excluded.iter().find(|e| e.flow == addresses) {
             verdict.exemptions.push(Exemption {
                 flow: format!("{} > {}", addresses.client, addresses.service),
@@ -116,30 +127,21 @@ pub fn judge(captures: &[Capture], story: &Story) -> Result<Verdict, JudgeError>
 }
 
 impl Verdict {
-    /// This verdict and another one on the same captures, of other flows.
-    pub fn and(mut self, other: Verdict) -> Verdict {
-        self.findings.extend(other.findings);
-        self.findings.sort_by(|a, b| (a.at_ns, &a.flow).cmp(&(b.at_ns, &b.flow)));
-        self.exemptions.extend(other.exemptions);
-        // What the captures lack, both lack.
-        let more = other.gaps.into_iter().filter(|gap| !self.gaps.contains(gap));
-        let more: Vec<_> = more.collect();
-        self.gaps.extend(more);
-        let statistics = Statistics { frames: 0, ..other.statistics };
-        self.statistics.add(&statistics);
-        let longest = statistics.longest_silence;
-        if longest.as_ref().map(|l| l.ns) > self.statistics.longest_silence.as_ref().map(|l| l.ns) {
-            self.statistics.longest_silence = longest;
-        }
-        self
-    }
-
     fn add(&mut self, outcome: judge::Outcome, flow: String, begin_ns: u64) {
         self.findings.extend(outcome.findings);
         self.gaps.extend(outcome.gaps);
         self.exemptions.extend(outcome.exemption);
-        self.statistics.add(&outcome.statistics);
-        let all = &mut self.statistics;
+        let (all, one) = (&mut self.statistics, outcome.statistics);
+        all.damaged += one.damaged;
+        all.flows += one.flows;
+        all.segments += one.segments;
+        all.bytes_compared += one.bytes_compared;
+        all.bytes_not_compared += one.bytes_not_compared;
+        all.spans += one.spans;
+        all.passed_on += one.passed_on;
+        all.late += one.late;
+        all.swallowed += one.swallowed;
+        all.wild += one.wild;
         if let Some((ns, from_ns)) = outcome.silence
             && all.longest_silence.as_ref().is_none_or(|longest| ns > longest.ns)
         {

@@ -222,22 +222,6 @@ impl Verdict {
     }
 }
 
-impl Statistics {
-    /// Adds up what can be.
-    pub(crate) fn add(&mut self, one: &Statistics) {
-        self.damaged += one.damaged;
-        self.flows += one.flows;
-        self.segments += one.segments;
-        self.bytes_compared += one.bytes_compared;
-        self.bytes_not_compared += one.bytes_not_compared;
-        self.spans += one.spans;
-        self.passed_on += one.passed_on;
-        self.late += one.late;
-        self.swallowed += one.swallowed;
-        self.wild += one.wild;
-    }
-}
-
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self;

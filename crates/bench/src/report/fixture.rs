@@ -22,7 +22,7 @@ pub fn record_of(rows: Vec<Row>) -> Record {
 
 /// Every row of every scheme, and graphs as large as real ones.
 pub fn full() -> Record {
-    let heads = Setting::all().into_iter().flat_map(|setting| plan(setting, Depth::Full));
+    let heads = Setting::all().flat_map(|setting| plan(setting, Depth::Full));
     let heads: Vec<_> = heads.flat_map(|e| e.heads).collect();
     let values = |from: f64| (0..30).map(|i| from + f64::from(i) / 3.0).collect::<Vec<_>>();
     let row = |(number, head): (usize, _)| {

@@ -598,8 +598,7 @@ mod tests {
     #[test]
     fn every_curve_is_titled() {
         for scheme in Scheme::ALL {
-            let plans = Setting::all().into_iter().filter(|setting| setting.scheme == scheme);
-            let rows = plans.flat_map(|setting| plan(setting, Depth::Full));
+            let rows = Setting::of(scheme).into_iter().flat_map(|s| plan(s, Depth::Full));
             for head in rows.flat_map(|e| e.heads) {
                 let Some(point) = head.point else { continue };
                 let curve = point.curve.strip_prefix(scheme.prefix()).unwrap();

@@ -520,10 +520,8 @@ mod tests {
     #[test]
     fn rows_that_stand_beside_papers_are_measured() {
         let ids = |scheme: Scheme| {
-            let plans = Setting::all().into_iter().filter(|setting| setting.scheme == scheme);
-            let rows = plans.flat_map(|setting| plan(setting, Depth::Full));
-            let heads = rows.flat_map(|e| e.heads).collect::<Vec<_>>().into_iter();
-            heads.map(move |head| head.id[scheme.prefix().len()..].to_owned())
+            let rows = Setting::of(scheme).into_iter().flat_map(|s| plan(s, Depth::Full));
+            rows.flat_map(|e| e.heads).map(move |head| head.id[scheme.prefix().len()..].to_owned())
         };
         let rows: BTreeSet<_> = Scheme::ALL.into_iter().flat_map(ids).collect();
         for group in COMPARISONS.iter().flat_map(|c| c.groups) {

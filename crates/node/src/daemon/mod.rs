@@ -104,7 +104,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let (post, inbox) = Inbox::new().context("cannot make an event descriptor")?;
     let endpoints: Vec<(IpAddr, u16)> = endpoints(&config).into_iter().flatten().collect();
     let secrets = Secrets { psk: psk.clone(), identity: identity(&config), rng: Rng::system() };
-    let output = match config.services.iter().any(|service| service.message.is_some()) {
+    let output = match holds_output(&config) {
         true => Some(start_output(&config, &datapath, &tun, secrets.clone())?),
         false => None,
     };
@@ -267,8 +267,7 @@ fn keeper(
 ) -> anyhow::Result<Keeper> {
     let scopes = Scope::all(config.node.roles).len();
     let part = |mib: u32| mib as usize * MIB / scopes;
-    let held = config.services.iter().any(|service| service.message.is_some());
-    let holding = match held {
+    let holding = match holds_output(config) {
         true => {
             let holding = holding(config, scope, part(config.budget.replies_mib), datapath, tun)?;
             Some((holding, Call::new(scope, &config.node, secrets)))
@@ -409,6 +408,11 @@ fn endpoints(config: &Config) -> Vec<Vec<(IpAddr, u16)>> {
         service.addresses.iter().map(|&address| (address, service.port)).collect()
     };
     config.services.iter().map(of).collect()
+}
+
+/// Whether that of any service is held.
+fn holds_output(config: &Config) -> bool {
+    config.services.iter().any(|service| service.message.is_some())
 }
 
 /// Those of services whose output is held.

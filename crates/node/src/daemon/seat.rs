@@ -39,7 +39,8 @@ pub struct Seat {
     pub silence: Option<(u64, u64)>,
     /// The first role has been settled.
     pub settled: bool,
-    /// Where both nodes serve, and this one has a backup: when it may have to give the flows back.
+    /// Where both nodes serve, and this one does in the peer's place, with the peer as its backup: when
+    /// it may have to give the flows back.
     give_back_at: Option<Instant>,
     /// Connections that the peer does not protect have been noted since.
     noted: bool,
@@ -78,7 +79,8 @@ impl Seat {
     pub fn note_role(&mut self, role: Role) {
         self.settled |= role != Role::Starting;
         let duplex = role == Role::Primary { duplex: true } && self.scope.number().is_some();
-        self.give_back_at = duplex.then(|| Instant::now() + GIVE_BACK);
+        let lent = duplex && !self.core.view().prefers_primary;
+        self.give_back_at = lent.then(|| Instant::now() + GIVE_BACK);
         self.noted = false;
     }
 
@@ -89,24 +91,22 @@ impl Seat {
 
     /// Whether this node serves in the peer's place, and the peer would have it again.
     pub fn may_be_given_back(&self) -> bool {
-        let view = self.core.view();
         let wants = |peer: cluster::PeerView| {
             let armed = peer.role == Role::Backup { armed: true };
             armed && peer.prefers_primary && peer.service_ready
         };
-        self.give_back_at.is_some() && !view.prefers_primary && view.peer.is_some_and(wants)
+        self.give_back_at.is_some() && self.core.view().peer.is_some_and(wants)
     }
 
     /// What the journal thread is to do, so that it may be.
     pub fn prepares_to_give_back(&mut self) -> Option<Duty> {
-        let at = self.give_back_at.filter(|_| self.may_be_given_back())?;
+        let (at, now) = (self.give_back_at?, Instant::now());
+        if (self.noted && now < at) || !self.may_be_given_back() {
+            return None;
+        }
         // Only now: whatever has begun before the peer was armed is not protected.
         if !std::mem::replace(&mut self.noted, true) {
             return Some(Duty::NoteUnprotected);
-        }
-        let now = Instant::now();
-        if now < at {
-            return None;
         }
         self.give_back_at = Some(now + ASK_AGAIN);
         Some(Duty::AskProtected)

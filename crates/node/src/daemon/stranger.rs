@@ -58,14 +58,11 @@ impl Stranger {
             | Rejected::Overload => false,
         };
         if is_a_node && from_peer {
-            self.last = Some((now, rejected.to_string()));
-            if link == Link::Service {
-                self.on_service_link = Some(now);
-            }
+            self.heard_otherwise(&rejected.to_string(), link, now);
         }
     }
 
-    /// It is the peer, but what it says cannot be acted on.
+    /// Somebody at the peer's address, perhaps the peer itself, says what cannot be acted on.
     pub fn heard_otherwise(&mut self, what: &str, link: Link, now: Instant) {
         self.last = Some((now, what.to_owned()));
         if link == Link::Service {

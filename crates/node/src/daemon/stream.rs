@@ -180,8 +180,7 @@ impl Stream {
     /// # Errors
     /// He has said something else.
     pub fn called_about(&mut self) -> Result<Option<Subject>, Broken> {
-        self.reader.push(&self.plaintext);
-        self.plaintext.clear();
+        self.take_in();
         Ok(match self.reader.next_record()? {
             Some((Record::Hello { share, epoch, .. }, _)) => {
                 Some(Subject { scope: share.into(), epoch })
@@ -200,8 +199,7 @@ impl Stream {
     /// Has the one who was called said Hello by now?
     fn greeted(&mut self) -> Result<bool, Broken> {
         if self.deadline.is_none() {
-            self.reader.push(&self.plaintext);
-            self.plaintext.clear();
+            self.take_in();
             return Ok(true);
         }
         let Some(theirs) = self.called_about()? else { return Ok(false) };
@@ -213,6 +211,12 @@ impl Stream {
             }
             None => Ok(false),
         }
+    }
+
+    /// Lets the reader have what was received.
+    fn take_in(&mut self) {
+        self.reader.push(&self.plaintext);
+        self.plaintext.clear();
     }
 
     /// The next record that has been received behind the Hello.
