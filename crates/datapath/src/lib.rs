@@ -47,7 +47,7 @@ pub use flows::{Birth, Embryo, Flow, FlowOptions, FlowState, FlowTable, Stray};
 pub use key::{FlowKey, Share};
 pub use log::{LogSource, Record};
 pub use order::Order;
-pub use output::{Output, OutputSource};
+pub use output::{Output, OutputSource, REPLY_MAX};
 pub use ring::{RingReader, RingSource};
 pub use ringer::Ringer;
 pub use switchboard::{Role, Switchboard};

@@ -5,6 +5,9 @@ use crate::flows::from_front;
 use crate::ring::RingSource;
 use crate::skel::types;
 
+/// The longest reply that goes by way of the backup, in bytes.
+pub const REPLY_MAX: usize = types::limit::REPLY_MAX.0 as usize;
+
 /// One record of the output ring. Sequence numbers are the outstream's, modulo 2^32 (RFC 9293
 /// §3.4); a FIN occupies the one behind the last byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +18,10 @@ pub enum Output {
     /// A `seq` in front of the previous record's end takes back what that one said from there on:
     /// the write was cut short behind the gate (a signal, or a server that does not block), and
     /// the server has been told how much was taken. What is taken back is not released any more.
-    Bytes { flow: FlowKey, seq: u32 },
+    ///
+    /// What lies in front of `stable` has left, by an order or by way of the backup, and its client has
+    /// acknowledged it: the backup holds it. `None`: that is not known.
+    Bytes { flow: FlowKey, seq: u32, stable: Option<u32> },
     /// The server ended its stream (`shutdown`, `close`, death); its FIN is at `seq`.
     Ended { flow: FlowKey, seq: u32 },
     /// The same, for a server that has crashed: it did not mean to (C4). It counts only if no other
@@ -62,7 +68,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Output, &[u8])> {
     let seq = raw.seq;
     let output = match types::output_kind(raw.kind) {
         types::output_kind::OUTPUT_BYTES => {
-            return Some((Output::Bytes { flow, seq }, rest.get(..raw.length as usize)?));
+            let stable = (raw.gated != 0).then_some(raw.una);
+            return Some((Output::Bytes { flow, seq, stable }, rest.get(..raw.length as usize)?));
         }
         types::output_kind::OUTPUT_ENDED => Output::Ended { flow, seq },
         types::output_kind::OUTPUT_CRASHED => Output::Crashed { flow, seq },

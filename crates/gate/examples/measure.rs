@@ -114,7 +114,7 @@ fn release_at_once(
     let edges = RefCell::new(HashMap::new());
     let reader = source.reader(|output, payload| {
         let (flow, edge) = match *output {
-            Output::Bytes { flow, seq } => (flow, seq.wrapping_add(payload.len() as u32)),
+            Output::Bytes { flow, seq, .. } => (flow, seq.wrapping_add(payload.len() as u32)),
             Output::Ended { flow, seq } | Output::Crashed { flow, seq } => {
                 (flow, seq.wrapping_add(1))
             }

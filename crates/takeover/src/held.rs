@@ -5,11 +5,12 @@
 //! again in the records for the primary's daemon ([`Held::take_records`]): an opened flow always, a
 //! released edge if its client is still silent when it is looked at next.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ahash::AHashSet;
 use datapath::{FlowKey, FlowTable};
 use gate::Orders;
 use journal::{Instream, Opened};
@@ -311,12 +312,12 @@ struct Watch {
     patience: Duration,
     /// Invariant: the keys are those of `keys`, each once.
     queue: VecDeque<(Instant, FlowKey)>,
-    keys: HashSet<FlowKey>,
+    keys: AHashSet<FlowKey>,
 }
 
 impl Watch {
     fn new(patience: Duration) -> Self {
-        Self { patience, queue: VecDeque::new(), keys: HashSet::new() }
+        Self { patience, queue: VecDeque::new(), keys: AHashSet::new() }
     }
 
     fn clear(&mut self) {

@@ -33,6 +33,7 @@ use replies::Why;
 pub use deliver::Listener;
 pub use held::{Replies, key_of, name_of};
 pub use message::{Holding, NotAnswered};
+pub use replay::after;
 pub use reset::ResetError;
 
 use message::Message;

@@ -126,8 +126,8 @@ impl Replay {
     }
 }
 
-/// Sequence numbers compare modulo 2^32 (RFC 9293 §3.4).
-pub(crate) fn after(a: u32, b: u32) -> bool {
+/// Is `a` behind `b`? Sequence numbers compare modulo 2^32 (RFC 9293 §3.4).
+pub fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 

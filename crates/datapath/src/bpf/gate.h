@@ -41,6 +41,8 @@ static __always_inline void report(const struct flow_key *key, enum output_kind 
 	output->kind = kind;
 	output->seq = seq;
 	output->length = 0;
+	output->una = 0;
+	output->gated = 0;
 	output->key = *key;
 	bpf_ringbuf_submit(output, awake());
 }
@@ -264,6 +266,8 @@ static __always_inline void capture(struct sk_msg_md *msg, struct gate *gate)
 	if (length > CAPTURE_MAX)
 		length = CAPTURE_MAX;
 	output.length = length;
+	output.una = tcp->snd_una;
+	output.gated = !gate->preceded;
 	output.key = gate->key;
 	/* No length: pages that the kernel will not show. */
 	if (!length || !has_room(length)) {
@@ -434,6 +438,9 @@ int gate_out(struct __sk_buff *skb)
 		return 1;
 	reply = reply_of(skb, &p, gate, una);
 	if (reply == REPLY_WHOLE) {
+		/* It went before, and nobody has acknowledged it: the other way is open, too. */
+		if (gate->whole == p.seq + p.payload_length)
+			wake_daemon();
 		gate->whole = p.seq + p.payload_length;
 		return 1;
 	}

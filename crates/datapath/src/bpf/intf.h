@@ -222,7 +222,8 @@ struct gate {
 	__u8 swallows;	/* born with output to be swallowed: the flow's entry says how much */
 	__u8 unread;	/* the server left bytes unread; reported, and nobody has rung since */
 	__u8 adopted;	/* its segments are judged by its flow's entry, too: none goes by the backup */
-	__u8 pad[3];
+	__u8 preceded;	/* something may have left before it was captured: see `ahead` */
+	__u8 pad[2];
 	__u32 whole;	/* the end of the latest reply that gate_out let go by way of the backup */
 	struct flow_key key;
 };
@@ -245,6 +246,8 @@ struct output {
 	__u32 kind;
 	__u32 seq;
 	__u32 length; /* of the payload, in bytes */
+	__u32 una;    /* of OUTPUT_BYTES, if `gated`: the client has acknowledged what lies before it */
+	__u32 gated;  /* all that has left did so by an order, or by way of the backup */
 	struct flow_key key;
 };
 
@@ -262,8 +265,10 @@ enum order {
 #define IPPROTO_ORDER 253
 #define TCP_ORDER_OPTIONS 12
 
-/* Payload of the longest reply that goes by way of the backup: one packet on any Ethernet. */
-#define REPLY_MAX 1460
+enum limit {
+	REPLY_MAX = 1460, /* payload of the longest reply that goes by way of the backup, in bytes: one
+			   * packet on any Ethernet */
+};
 
 /* Why a frame did not take its ordinary way, and what passed. */
 enum counter {
@@ -330,4 +335,5 @@ struct generated {
 	struct output output;
 	enum output_kind output_kind;
 	enum order order;
+	enum limit limit;
 };

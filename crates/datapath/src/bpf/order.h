@@ -97,6 +97,7 @@ static __always_inline int carry_out(struct __sk_buff *skb, struct packet *p,
 	}
 	if (order == ORDER_AHEAD && seq_after(edge, gate->ahead)) {
 		gate->ahead = edge;
+		gate->preceded = 1;
 		moved = true;
 	}
 	/* Not so far behind that it would seem to lie in front. */

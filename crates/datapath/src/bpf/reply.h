@@ -9,9 +9,12 @@
 #define REPLY_MIN 16
 #define REPLY_ROOM 2048 /* a power of two above REPLY_MAX */
 
-/* The payload that is being read. */
+/* The payload that is being read; what is behind it is of no meaning, and may be read as well. */
 struct reply_room {
-	__u8 bytes[REPLY_ROOM];
+	union {
+		__u8 bytes[REPLY_ROOM + 16];
+		__u64 words[REPLY_ROOM / 8 + 2];
+	};
 };
 
 struct {
@@ -21,9 +24,6 @@ struct {
 	__type(value, struct reply_room);
 } reply_room SEC(".maps");
 
-const char content_length[] = "content-length:";
-#define CONTENT_LENGTH (sizeof(content_length) - 1)
-
 enum reply {
 	REPLY_UNCLEAR,
 	REPLY_BEGUN, /* its head is whole, and says that there is more to come */
@@ -32,53 +32,101 @@ enum reply {
 
 struct head {
 	const struct reply_room *room;
-	__u32 column; /* characters since the line began */
+	__u32 length; /* of what is there */
+	__u32 line;   /* where the line begins that is being read */
+	__u32 value;  /* where the announced length begins */
+	__u32 stop;   /* and where its line ends */
 	__u32 body;   /* as announced, in bytes */
 	__u32 end;    /* of the head; 0: not seen yet */
-	__u8 fits;    /* the line may still be the one */
-	__u8 digits;  /* its value is being read; counts, not beyond 7 */
-	__u8 lines;   /* how many such lines there are */
+	__u8 digits;
+	__u8 lines; /* how many announce a length */
 	__u8 doubt;
 };
 
-static long read_head(__u32 index, void *data)
+/* Six digits are more than a packet holds, and some spaces may be in front of them. */
+#define DIGITS_MAX 6
+#define VALUE_MAX 16
+
+static long read_value(__u32 index, void *data)
 {
 	struct head *head = data;
-	__u8 c = head->room->bytes[index & (REPLY_ROOM - 1)];
+	__u32 at = head->value + index;
+	__u8 c = head->room->bytes[at & (REPLY_ROOM - 1)];
 
-	if (c == '\n') {
-		if (head->digits == 1)
-			head->doubt = 1;
-		if (!head->column) {
-			head->end = index + 1;
-			return 1;
-		}
-		head->column = 0;
-		head->fits = 1;
-		head->digits = 0;
-		return 0;
-	}
-	if (c == '\r')
-		return 0;
-	if (head->digits) {
-		if (c >= '0' && c <= '9' && head->digits < 7) {
-			head->body = head->body * 10 + (c - '0');
-			head->digits++;
-		} else if (c != ' ' || head->digits > 1) {
-			head->doubt = 1;
-		}
-	} else if (head->fits && head->column < CONTENT_LENGTH) {
-		if ((c >= 'A' && c <= 'Z' ? c | 0x20 : c) != content_length[head->column & 15])
-			head->fits = 0;
-		else if (head->column == CONTENT_LENGTH - 1) {
-			head->digits = 1;
-			head->lines++;
-		}
-	} else if (!head->column && (c == ' ' || c == '\t')) {
-		/* A line that was folded: obsolete, and not worth understanding. */
+	if (at >= head->stop)
+		return 1;
+	if (c >= '0' && c <= '9' && head->digits < DIGITS_MAX) {
+		head->body = head->body * 10 + (c - '0');
+		head->digits++;
+	} else if (c != ' ' || head->digits) {
 		head->doubt = 1;
 	}
-	head->column++;
+	return 0;
+}
+
+/* Eight characters in the order in which they lie in memory. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are read as they lie");
+#define WORD(a, b, c, d, e, f, g, h)                                                            \
+	((__u64)(a) | (__u64)(b) << 8 | (__u64)(c) << 16 | (__u64)(d) << 24 | (__u64)(e) << 32 | \
+	 (__u64)(f) << 40 | (__u64)(g) << 48 | (__u64)(h) << 56)
+#define EACH(c) ((c) * 0x0101010101010101ull)
+
+/* "Content-Length:", in which letters are of either case. */
+#define NAME_LENGTH 15
+static __always_inline bool announces_length(__u64 first, __u64 second)
+{
+	first |= WORD(32, 32, 32, 32, 32, 32, 32, 0);
+	second |= WORD(32, 32, 32, 32, 32, 32, 0, 0);
+	return first == WORD('c', 'o', 'n', 't', 'e', 'n', 't', '-') &&
+	       second << 8 == WORD(0, 'l', 'e', 'n', 'g', 't', 'h', ':');
+}
+
+/* A line ends with the character in front of `end`. True: it was the head's last one. */
+static __noinline bool read_line(struct head *head, __u32 end)
+{
+	const struct reply_room *room = head->room;
+	__u32 line = head->line;
+	const __u8 *text = room->bytes + (line & (REPLY_ROOM - 1));
+
+	head->line = end;
+	end--;
+	if (end > line && room->bytes[(end - 1) & (REPLY_ROOM - 1)] == '\r')
+		end--;
+	if (end == line) {
+		head->end = head->line;
+		return true;
+	}
+	/* A line that was folded: obsolete, and not worth understanding. */
+	if (text[0] == ' ' || text[0] == '\t')
+		head->doubt = 1;
+	if (end - line >= NAME_LENGTH &&
+	    announces_length(*(const __u64 *)text, *(const __u64 *)(text + 8))) {
+		head->value = line + NAME_LENGTH;
+		head->stop = end;
+		head->lines++;
+		if (end - head->value > VALUE_MAX)
+			head->doubt = 1;
+		bpf_loop(VALUE_MAX, read_value, head, 0);
+	}
+	return false;
+}
+
+/* Most words have no end of a line in them. */
+static long read_word(__u32 index, void *data)
+{
+	struct head *head = data;
+	__u64 word = head->room->words[index & (REPLY_ROOM / 8 - 1)] ^ EACH('\n');
+	/* The highest bit of each byte that is 0. */
+	__u64 ends = ~(((word & EACH(0x7f)) + EACH(0x7f)) | word | EACH(0x7f));
+	__u32 at = index * 8;
+
+	for (; ends; ends >>= 8) {
+		at++;
+		if (!(ends & 0x80))
+			continue;
+		if (at > head->length || read_line(head, at))
+			return 1;
+	}
 	return 0;
 }
 
@@ -86,7 +134,7 @@ static __always_inline enum reply read_reply(struct __sk_buff *skb, const struct
 {
 	__u32 only = 0, length = p->payload_length, last = length - 1;
 	struct reply_room *room = bpf_map_lookup_elem(&reply_room, &only);
-	struct head head = { .room = room, .fits = 1 };
+	struct head head = { .room = room, .length = length };
 	__u8 *text;
 
 	if (!room || length < REPLY_MIN || length > REPLY_MAX)
@@ -100,8 +148,8 @@ static __always_inline enum reply read_reply(struct __sk_buff *skb, const struct
 	if (text[0] != 'H' || text[1] != 'T' || text[2] != 'T' || text[3] != 'P' || text[4] != '/' ||
 	    text[5] != '1' || text[6] != '.' || text[8] != ' ' || text[9] < '2' || text[9] > '5')
 		return REPLY_UNCLEAR;
-	bpf_loop(length, read_head, &head, 0);
-	if (!head.end || head.lines != 1 || head.doubt)
+	bpf_loop((length + 7) / 8, read_word, &head, 0);
+	if (!head.end || head.lines != 1 || !head.digits || head.doubt)
 		return REPLY_UNCLEAR;
 	if (head.end + head.body == length)
 		return REPLY_WHOLE;

@@ -29,6 +29,7 @@ mod status;
 mod stranger;
 mod stream;
 mod timeline;
+mod told;
 
 pub use operator_socket::{Question, SOCKET};
 

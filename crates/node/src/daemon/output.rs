@@ -6,7 +6,6 @@
 //! ring fills, and behind it the data path reports what it could not capture.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::thread::JoinHandle;
@@ -17,13 +16,14 @@ use datapath::{FlowKey, FlowTable, Output, OutputSource, Ringer};
 use gate::Orders;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use replies::codec::{Record, Writer};
-use takeover::{key_of, name_of};
+use replies::codec::Record;
+use takeover::key_of;
 
 use super::inbox::{Inbox, Post};
 use super::journal::come_first;
 use super::scope;
 use super::stream::{Broken, Secrets, Stream};
+use super::told::Told;
 
 /// Pause between two rings; eight times what a ring takes, if that is longer.
 const RING: Duration = Duration::from_millis(1);
@@ -94,109 +94,6 @@ pub fn start(
     })?;
     outcome.recv().context("the output thread ended at once")??;
     Ok((orders, thread))
-}
-
-/// What was said of a flow.
-#[derive(Debug, Clone, Copy, Default)]
-struct Said {
-    /// Behind the last byte, or the FIN, that the backup was told of.
-    next: u32,
-    /// What lies in front of it the backup does not need.
-    skip: Option<u32>,
-    /// The backup has named it on this stream.
-    named: bool,
-    /// Its gate is open: nothing more is said of it.
-    open: bool,
-    /// Something was not captured, and the backup has not opened it yet.
-    lost: bool,
-    /// It has no gate: nothing will be heard of it once it is open.
-    unheld: bool,
-}
-
-/// What the ring's records become.
-#[derive(Default)]
-struct Told {
-    flows: HashMap<FlowKey, Said>,
-    /// What the backup is to be told.
-    frames: Writer,
-    /// Where streams end of which the server has crashed. The backup does not hear of them if it is
-    /// to carry them on.
-    crashed: Vec<(FlowKey, u32)>,
-    /// It cannot: they have ended.
-    kept: bool,
-}
-
-impl Told {
-    fn keep_crashed(&mut self) {
-        self.kept = true;
-        for (key, seq) in std::mem::take(&mut self.crashed) {
-            self.written(key, seq, &[], true);
-        }
-    }
-
-    fn tell(&mut self, output: &Output, payload: &[u8]) {
-        let key = output.flow();
-        match *output {
-            Output::Bytes { seq, .. } => self.written(key, seq, payload, false),
-            Output::Ended { seq, .. } => self.written(key, seq, &[], true),
-            Output::Crashed { seq, .. } if self.kept => self.written(key, seq, &[], true),
-            Output::Crashed { seq, .. } => self.crashed.push((key, seq)),
-            // The backup need not be told: its data path logs the end of every flow, in its place among
-            // the client's segments, and tells it from a new one with the same addresses.
-            Output::Gone { .. } | Output::Aborted { .. } => drop(self.flows.remove(&key)),
-            Output::Lost { seq, .. } => self.lost(key, seq),
-            // What it writes leaves at once: the backup must know. Its end is not told here.
-            Output::Unheld { .. } => {
-                self.lost(key, 0);
-                self.flows.get_mut(&key).expect("it was lost a moment ago").unheld = true;
-            }
-            // The servers are rung at, whosever it is.
-            Output::Unread { .. } => {}
-        }
-    }
-
-    fn lost(&mut self, key: FlowKey, seq: u32) {
-        self.flows.entry(key).or_default().lost = true;
-        self.frames.push(&Record::Lost { flow: name_of(&key), seq });
-    }
-
-    fn written(&mut self, key: FlowKey, seq: u32, bytes: &[u8], fin: bool) {
-        let said = self.flows.entry(key).or_default();
-        // A few MiB at most, far less than half the sequence space.
-        said.next = seq.wrapping_add(bytes.len() as u32).wrapping_add(fin.into());
-        let needed = said.skip.map_or(0, |skip| {
-            let skipped = skip.wrapping_sub(seq) as i32;
-            usize::try_from(skipped).unwrap_or(0).min(bytes.len())
-        });
-        if said.open || (needed == bytes.len() && needed > 0 && !fin) {
-            return;
-        }
-        let (seq, bytes) = (seq.wrapping_add(needed as u32), &bytes[needed..]);
-        self.frames.push_output(name_of(&key), seq, bytes, fin);
-    }
-
-    /// A stream has begun, and its peer has this flow's output up to `seq`.
-    fn compare(&mut self, key: FlowKey, seq: u32) {
-        // What this node has not read from the ring yet will come.
-        let Some(said) = self.flows.get_mut(&key) else { return };
-        said.named = true;
-        // The backup may have had more of it: whole replies go through it.
-        let lacks = said.next.wrapping_sub(seq) as i32 > 0;
-        if lacks || said.lost {
-            // It was in the old stream. No copy is kept here: the flow is not protected any more.
-            self.frames.push(&Record::Lost { flow: name_of(&key), seq });
-        }
-    }
-
-    /// The peer has named all flows that it knows.
-    fn compared(&mut self) {
-        for (key, said) in &mut self.flows {
-            let named = std::mem::take(&mut said.named);
-            if !named && !said.open {
-                self.frames.push(&Record::Lost { flow: name_of(key), seq: said.next });
-            }
-        }
-    }
 }
 
 /// Rings at servers that wait beside unread bytes; not too often, since each ring is a pass over all
@@ -302,6 +199,7 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
         }
         if wants_output(&primaries) {
             ring.drain().context("cannot read the output ring")?;
+            told.borrow_mut().iter_mut().for_each(Told::say_all_that_waits);
         }
         bell.wanted |= unread.take();
         for (primary, told) in primaries.iter_mut().zip(told.borrow_mut().iter_mut()) {
@@ -349,7 +247,7 @@ impl Door {
                         stream.agree(subject);
                         primary.stream = Some(stream);
                         primary.listed = false;
-                        told[subject.scope].frames = Writer::default();
+                        told[subject.scope].begin_anew();
                     }
                 }
                 Err(error) => {
@@ -422,18 +320,10 @@ impl Primary {
                     };
                     report(&key, given);
                 }
-                Record::Skip { flow, seq } => {
-                    if let Some(said) = told.flows.get_mut(&key_of(&flow)) {
-                        said.skip = Some(seq);
-                    }
-                }
+                Record::Skip { flow, seq } => told.skip(&key_of(&flow), seq),
                 Record::Open { flow } => {
                     let key = key_of(&flow);
-                    match told.flows.get_mut(&key) {
-                        Some(said) if said.unheld => drop(told.flows.remove(&key)),
-                        Some(said) => (said.open, said.lost) = (true, false),
-                        None => {}
-                    }
+                    told.opened(&key);
                     report(&key, orders.open(&key));
                 }
                 _ => return Err(Broken::NotAsked),
@@ -447,7 +337,7 @@ impl Primary {
             *told = Told::default();
         }
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        stream.send(&mut told.frames);
+        stream.send(told.frames());
         stream.flush()
     }
 
@@ -456,7 +346,7 @@ impl Primary {
             tracing::warn!(%error, "the connection to the backup is lost");
             self.stream = None;
             // What is in them is said not to have arrived when the backup calls again.
-            told.frames = Writer::default();
+            told.begin_anew();
         }
     }
 }
