@@ -7,7 +7,8 @@
 #   make torture RUNS=n SEED=s
 #                the fault campaign: random faults at random moments; ONLY=KIND and SCHEME=NAME
 #                choose among the seeds; PAGE=1 writes docs/torture.md, or docs/torture-NAME.md;
-#                DETECTION_MS=n for a machine that stands still again and again
+#                DETECTION_MS=n for a machine that stands still again and again;
+#                RESUME=1 goes on behind the last run of the same campaign, if it was ended
 #   make lint    formatting and lints
 #   make build   target/release/steadfast
 
@@ -25,6 +26,7 @@ RUNS ?= 100
 SEED ?= 1
 PAGE ?=
 DETECTION_MS ?=
+RESUME ?=
 
 .PHONY: demo test bench torture lint build deps deps-run sim clean
 
@@ -45,6 +47,7 @@ torture: deps-run build
 	$(SUDO) target/release/torture --product $(BIN) --runs $(RUNS) --seed $(SEED) \
 		$(addprefix --only ,$(ONLY)) $(addprefix --scheme ,$(SCHEME)) \
 		$(addprefix --detection-ms ,$(DETECTION_MS)) --json target/torture/summary.json \
+		$(if $(RESUME),--resume) \
 		$(if $(PAGE),--page docs/torture$(addprefix -,$(SCHEME)).md)
 
 lint: deps

@@ -40,6 +40,8 @@ pub struct Options {
     pub detection_ms: u32,
     /// Where the files of runs go that must be looked at, a folder for each seed.
     pub keep: PathBuf,
+    /// The figures of an earlier part of the same campaign, which goes on behind it.
+    pub earlier: Option<Summary>,
 }
 
 /// A run that is over.
@@ -78,7 +80,12 @@ impl Campaign {
         );
         // A process's first lab starts a thread that the others share: no run shall be blamed for it.
         drop(lab::Lab::builder().up()?);
-        let summary = Summary::new(&options);
+        let mut summary = Summary::new(&options)?;
+        if let Some(earlier) = &options.earlier {
+            let other = |what| format!("cannot go on with a campaign that differs in {what}");
+            summary.is_like(earlier).map_err(other).map_err(anyhow::Error::msg)?;
+            summary = earlier.clone();
+        }
         Ok(Campaign { options, started: Instant::now(), summary })
     }
 
@@ -91,18 +98,19 @@ impl Campaign {
         mut self,
         mut seen: impl FnMut(&Run, &Summary, Duration) -> anyhow::Result<()>,
     ) -> anyhow::Result<Summary> {
-        let plans = Plan::from(self.options.seed, self.options.wanted);
-        for (number, plan) in (1..=self.options.runs).zip(plans) {
+        let plans = Plan::from(self.summary.next_seed, self.options.wanted);
+        let (earlier_runs, earlier_s) = (self.summary.all.runs, self.summary.took_s);
+        for (number, plan) in (earlier_runs + 1..=self.options.runs).zip(plans) {
             if self.options.within.is_some_and(|time| self.started.elapsed() >= time) {
                 break;
             }
             let run = self.run(plan)?;
             self.summary.add(&run, &self.options.keep);
             let elapsed = self.started.elapsed();
-            let each = elapsed / u32::try_from(number).unwrap_or(u32::MAX);
+            let each = elapsed / u32::try_from(number - earlier_runs).unwrap_or(u32::MAX);
             let left = each * u32::try_from(self.options.runs - number).unwrap_or(u32::MAX);
             let most = self.options.within.unwrap_or(Duration::MAX).saturating_sub(elapsed);
-            self.summary.took_s = elapsed.as_secs_f64();
+            self.summary.took_s = earlier_s + elapsed.as_secs_f64();
             seen(&run, &self.summary, left.min(most))?;
         }
         Ok(self.summary)

@@ -36,6 +36,9 @@ struct Args {
     /// Writes the figures here, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Goes on behind the runs of which the figures are there: the same campaign was ended.
+    #[arg(long, requires = "json")]
+    resume: bool,
     /// Writes the figures here, as a page of Markdown.
     #[arg(long)]
     page: Option<PathBuf>,
@@ -68,6 +71,7 @@ fn main() -> anyhow::Result<ExitCode> {
         product: full(&args.product)?,
         detection_ms: args.detection_ms,
         keep: full(&args.keep)?,
+        earlier: earlier(&args)?,
     })?;
     // After each run: a campaign may be ended, and what it has found counts.
     let summary = campaign.play(|run, so_far, left| {
@@ -91,6 +95,13 @@ fn main() -> anyhow::Result<ExitCode> {
         println!("failed: {}\n  again: {}\n  files: {}", bad.plan, bad.again, bad.files);
     }
     Ok(if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a campaign goes on with, if it is to.
+fn earlier(args: &Args) -> anyhow::Result<Option<Summary>> {
+    let Some(path) = args.json.as_ref().filter(|_| args.resume) else { return Ok(None) };
+    let figures = || anyhow::Ok(serde_json::from_slice(&fs::read(path)?)?);
+    figures().with_context(|| format!("cannot go on from {}", path.display())).map(Some)
 }
 
 fn write(args: &Args, summary: &Summary) -> anyhow::Result<()> {

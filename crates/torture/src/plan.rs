@@ -11,13 +11,15 @@ use demo::download::Client;
 use demo::server::Server;
 use fastrand::Rng;
 use lab::{Chance, Faults, Way, Where};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::{Act, Bad, Cable, Kind, Program, Who};
 use crate::moment::{Moment, Point};
 
 /// How connections are protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheme {
     /// Client bytes are logged, the requests are read again.
@@ -224,7 +226,7 @@ impl Plan {
 }
 
 /// Which plans are played; the seeds of others are passed over.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// Only this kind.
     pub kind: Option<Kind>,

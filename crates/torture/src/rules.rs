@@ -1,7 +1,7 @@
 //! The judgement of a run: every complaint is a failure, unless a row of [`RULES`] says why this
 //! run had to have it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::evidence::{ClientReport, Evidence, Found};
 use crate::fault::{Act, Kind, Who};
@@ -11,7 +11,7 @@ use crate::plan::Plan;
 const CLOCKS_NS: u64 = 1_000_000;
 
 /// What kind of thing is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sort {
     /// A client's connection broke, or did not go on.
@@ -37,7 +37,7 @@ pub enum Sort {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Complaint {
     /// What kind of thing.
     pub sort: Sort,

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use anyhow::Context;
 
 use crate::campaign::{Options, Run, command};
 use crate::evidence::{Evidence, Job};
@@ -13,7 +16,7 @@ use crate::plan::{Scheme, Wanted};
 use crate::rules::{Complaint, Outcome};
 
 /// A distribution of times, ms.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
     /// How many times.
     pub count: usize,
@@ -42,7 +45,7 @@ impl Distribution {
 }
 
 /// The runs of one kind, or at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Runs.
     pub runs: u64,
@@ -58,7 +61,7 @@ pub struct Row {
     pub missed: u64,
     /// A client's longest time without progress after the fault, one for each client.
     pub gaps: Distribution,
-    #[serde(skip)]
+    /// All of them, ms: a campaign that goes on needs them.
     gaps_ms: Vec<f64>,
 }
 
@@ -79,7 +82,7 @@ impl Row {
 }
 
 /// What was done to the services of a scheme, and what came of it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SchemeRow {
     /// Runs and gaps.
     pub row: Row,
@@ -120,7 +123,7 @@ fn errors(evidence: &Evidence) -> u64 {
 }
 
 /// A run that must be looked at.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bad {
     /// Its seed.
     pub seed: u64,
@@ -137,14 +140,18 @@ pub struct Bad {
 }
 
 /// The figures of a campaign.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The first seed.
     pub seed: u64,
     /// Which seeds were played.
     pub wanted: Wanted,
+    /// The seed of the next run, if there is to be one.
+    pub next_seed: u64,
     /// Kernel and processors.
     pub machine: String,
+    /// SHA-256 of the daemon's program.
+    pub product: String,
     /// Silence after which the nodes suspected each other.
     pub detection_ms: u32,
     /// By scheme.
@@ -196,12 +203,17 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn new(options: &Options) -> Summary {
+    pub(crate) fn new(options: &Options) -> anyhow::Result<Summary> {
+        let product = fs::read(&options.product)
+            .with_context(|| format!("cannot read {}", options.product.display()))?;
+        let product = Sha256::digest(product).iter().map(|byte| format!("{byte:02x}")).collect();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Summary {
+        Ok(Summary {
             seed: options.seed,
             wanted: options.wanted,
+            next_seed: options.seed,
+            product,
             machine: format!("Linux {}, {processors} processors", kernel.trim()),
             detection_ms: options.detection_ms,
             schemes: BTreeMap::new(),
@@ -227,12 +239,25 @@ impl Summary {
             failures: Vec::new(),
             corruptions: Vec::new(),
             took_s: 0.0,
-        }
+        })
+    }
+
+    /// Whether another campaign's runs may be counted with those of this one.
+    pub(crate) fn is_like(&self, other: &Summary) -> Result<(), &'static str> {
+        let alike = [
+            (self.seed == other.seed, "its first seed"),
+            (self.wanted == other.wanted, "which seeds it plays"),
+            (self.machine == other.machine, "the machine"),
+            (self.detection_ms == other.detection_ms, "the detection time"),
+            (self.product == other.product, "the daemon's program"),
+        ];
+        alike.iter().find(|(alike, _)| !alike).map_or(Ok(()), |(_, what)| Err(*what))
     }
 
     /// Adds a run; its files are in a folder of `keep` if it must be looked at.
     pub(crate) fn add(&mut self, run: &Run, keep: &Path) {
         let (plan, evidence) = (&run.plan, &run.evidence);
+        self.next_seed = plan.seed + 1;
         self.all.add(run);
         self.schemes.entry(plan.scheme).or_default().add(run);
         self.kinds.entry(plan.kind).or_default().add(run);
@@ -297,6 +322,8 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Plan;
+    use crate::rules::Sort;
 
     #[test]
     fn percentiles_are_times_that_were_measured() {
@@ -305,5 +332,43 @@ mod tests {
         assert_eq!(Distribution::of(&times), expected);
         assert_eq!(Distribution::of(&[7.0]).p99, 7.0);
         assert_eq!(Distribution::of(&[]), Distribution::default());
+    }
+
+    #[test]
+    fn a_campaign_goes_on_only_with_what_is_like_it() {
+        let options = Options {
+            runs: 3,
+            seed: 7,
+            within: None,
+            wanted: Wanted::kind(Kind::KillHost),
+            product: std::env::current_exe().unwrap(),
+            detection_ms: 100,
+            keep: "kept".into(),
+            earlier: None,
+        };
+        let mut summary = Summary::new(&options).unwrap();
+        let plan = Plan::new(7);
+        let evidence = Evidence { took_s: 1.5, resets: 2, ..Evidence::default() };
+        let complaint = Complaint {
+            sort: Sort::Oracle,
+            early: false,
+            text: "a byte has changed".into(),
+            class: Some("I6".into()),
+            at_ns: Some(3),
+            flow_began_ns: None,
+        };
+        let outcome = Outcome::Failed(vec![complaint]);
+        summary.add(&Run { plan, evidence, outcome, disturbed: 1 }, &options.keep);
+        summary.all.gaps_ms.extend([120.5, 7.25]);
+        let text = serde_json::to_string_pretty(&summary).unwrap();
+        let mut read: Summary = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, summary);
+        assert_eq!(read.next_seed, 8);
+        let anew = Summary::new(&options).unwrap();
+        assert_eq!(anew.is_like(&read), Ok(()));
+        read.product = "another".into();
+        assert_eq!(anew.is_like(&read), Err("the daemon's program"));
+        read.seed = 8;
+        assert_eq!(anew.is_like(&read), Err("its first seed"));
     }
 }

@@ -49,6 +49,7 @@ fn a_run_of_each_kind() {
             product: product(),
             detection_ms: e2e::machine::DETECTION_MS,
             keep: workspace().join("target/torture"),
+            earlier: None,
         });
         let campaign = campaign.unwrap_or_else(|e| panic!("{e:#}"));
         let summary = campaign
