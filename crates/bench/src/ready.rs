@@ -30,6 +30,7 @@ pub fn check() -> anyhow::Result<()> {
         "STEADFAST_BIN does not name the product: run \"make bench\", which builds and names it"
     );
     find::program("nginx", "nginx")?;
+    find::program("apache2", "apache2-bin")?;
     let running = lab::sweep().context("cannot remove what dead labs left behind")?;
     ensure!(
         running.is_empty(),

@@ -1,5 +1,6 @@
 //! The bars of normal operation: bulk transfers, and small requests with what they cost.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::cost::{cpu_us, sleeps};
@@ -62,7 +63,7 @@ fn beside_a_detour(scheme: Scheme, depth: Depth) -> Experiment {
     };
     sides.experiment(|twin, side| {
         let _detour = (side == Side::Bare).then(|| twin.detour()).transpose()?;
-        Ok(vec![fifty_clients(twin, side, SMALL, FIFTY_SPAN)?.rate])
+        Ok(vec![fifty_clients(twin, side, twin.at(side, false), SMALL, FIFTY_SPAN)?.rate])
     })
 }
 
@@ -187,7 +188,8 @@ fn small(scheme: Scheme, depth: Depth, link: Mbit, suffix: &str) -> [Experiment;
     [
         sides(one.into_iter().map(Column::Both).collect(), 0.32).experiment(one_client),
         sides(fifty, 0.75).experiment(|twin, side| {
-            let cost = fifty_clients(twin, side, SMALL, FIFTY_SPAN)?;
+            let at = twin.at(side, false);
+            let cost = fifty_clients(twin, side, at, SMALL, FIFTY_SPAN)?;
             let Cost { rate, primary, clients, backup, sleeps } = cost;
             Ok(vec![rate, primary, clients, primary + backup, backup, sleeps])
         }),
@@ -217,12 +219,17 @@ pub struct Cost {
     pub sleeps: f64,
 }
 
-/// Fifty clients ask for `path`, again as soon as they are answered.
+/// Fifty clients ask the server `at` for `path`, again as soon as they are answered.
 ///
 /// # Errors
 /// A reply is not right.
-pub fn fifty_clients(twin: &Twin, side: Side, path: &str, span: Duration) -> anyhow::Result<Cost> {
-    let at = twin.at(side, false);
+pub fn fifty_clients(
+    twin: &Twin,
+    side: Side,
+    at: SocketAddr,
+    path: &str,
+    span: Duration,
+) -> anyhow::Result<Cost> {
     let (client, server, backup) = (twin.client(side)?, twin.server(side)?, twin.backup(side)?);
     let of_backup = || if backup.is_up() { cpu_us(backup) } else { Ok(0.0) };
     let spent = || anyhow::Ok([cpu_us(server)?, of_backup()?, sleeps(server)?]);

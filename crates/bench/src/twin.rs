@@ -26,7 +26,7 @@ use anyhow::{Context, bail};
 use demo::config::Scheme as Protection;
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, Service, Spec, other};
-use demo::server::{Place, Server};
+use demo::server::{PROGRAMS, Place, Server};
 use demo::site::Site;
 use lab::{Host, Kill, Lab, Link, Rate};
 
@@ -38,6 +38,10 @@ use crate::scheme::Scheme;
 pub const SINK_PORT: u16 = 9000;
 /// Port of the web server whose long replies are held piece by piece.
 const STREAM_PORT: u16 = 81;
+/// Port of the web server whose replies are made by a program.
+const MADE_PORT: u16 = 82;
+/// That program, beside this one and in the site.
+const MAKER: &str = "random-reply";
 /// Path of the smallest reply: 1 KiB.
 pub const SMALL: &str = "/reply-1k.bin";
 /// The files of bulk rows: about a second at 10, 100 and 1,000 Mbit/s.
@@ -86,7 +90,7 @@ impl Twin {
     /// Whatever is in the way.
     pub fn up(setting: Setting, size: u64) -> anyhow::Result<Twin> {
         let Setting { scheme, roles } = setting;
-        let bare = bare_lab(size).context("the unprotected lab")?;
+        let bare = bare_lab(scheme, size).context("the unprotected lab")?;
         let pair = Pair::up(&Spec {
             binary: None,
             rate_mbit: None,
@@ -112,7 +116,8 @@ impl Twin {
                 let client = twin.client(Side::Bare).ok()?;
                 client.in_netns(|| std::net::TcpStream::connect(at).ok()).ok()?
             };
-            Ok(connects(80).is_some() && connects(SINK_PORT).is_some())
+            let mut ports = ports(scheme).iter();
+            Ok(ports.all(|&port| connects(port).is_some()))
         })?;
         Ok(twin)
     }
@@ -151,6 +156,14 @@ impl Twin {
         match side {
             Side::Protected => (Ipv4Addr::new(10, 77, 0, 98), STREAM_PORT).into(),
             Side::Bare => self.at(side, false),
+        }
+    }
+
+    /// The address of the web server whose replies are made by a program, with the scheme `message`.
+    pub fn making_at(&self, side: Side) -> SocketAddr {
+        match side {
+            Side::Protected => (Ipv4Addr::new(10, 77, 0, 97), MADE_PORT).into(),
+            Side::Bare => (self.at(side, false).ip(), MADE_PORT).into(),
         }
     }
 
@@ -335,7 +348,15 @@ fn route(host: &Host, what: &str, to: Ipv4Addr, via: Ipv4Addr) -> anyhow::Result
     Ok(())
 }
 
-fn bare_lab(size: u64) -> anyhow::Result<Lab> {
+/// What is listened on beside the protected pair: streamed replies are those of the web server there.
+fn ports(scheme: Scheme) -> &'static [u16] {
+    match scheme {
+        Scheme::Track => &[80, SINK_PORT],
+        Scheme::Message => &[80, SINK_PORT, MADE_PORT],
+    }
+}
+
+fn bare_lab(scheme: Scheme, size: u64) -> anyhow::Result<Lab> {
     let lab = Lab::builder().up()?;
     // Servers give up their privileges before they open files in there.
     fs::set_permissions(lab.dir(), fs::Permissions::from_mode(0o711))?;
@@ -345,7 +366,12 @@ fn bare_lab(size: u64) -> anyhow::Result<Lab> {
     let ip = host.ipv4(Link::Service).into();
     let place =
         |port| Place { node: "bare", dir: lab.dir(), site: &site, at: SocketAddr::new(ip, port) };
-    for words in [Server::Nginx.command(&place(80))?, sink_command(&place(SINK_PORT))?] {
+    for &port in ports(scheme) {
+        let words = match port {
+            SINK_PORT => sink_command(&place(port))?,
+            MADE_PORT => making_command(&place(port))?,
+            _ => Server::Nginx.command(&place(port))?,
+        };
         // Lives until its host is gone.
         let _running = host.command(&words[0]).args(&words[1..]).stdin(Stdio::null()).spawn()?;
     }
@@ -355,6 +381,11 @@ fn bare_lab(size: u64) -> anyhow::Result<Lab> {
 /// Path of a reply of so many KiB.
 pub fn reply_path(kib: usize) -> String {
     format!("/reply-{kib}k.bin")
+}
+
+/// Path of a reply of so many KiB that is made by a program.
+pub fn made_path(kib: usize) -> String {
+    format!("/{PROGRAMS}/{MAKER}?{}", kib << 10)
 }
 
 /// Nodes share the folder, so the new files are there for both.
@@ -399,13 +430,35 @@ fn services(scheme: Scheme) -> Vec<Service> {
                 scheme: Protection::Message,
                 ..web.clone()
             };
+            let making = Service {
+                name: "making".to_owned(),
+                port: MADE_PORT,
+                program: Arc::new(making_command),
+                scheme: Protection::Message,
+                ..web.clone()
+            };
             vec![
                 Service { scheme: Protection::Regenerate, ..web },
                 Service { scheme: Protection::Message, ..sink },
                 streaming,
+                making,
             ]
         }
     }
+}
+
+/// Apache with the program that makes replies in its site.
+fn making_command(place: &Place) -> anyhow::Result<Vec<String>> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let (from, folder) = (own.with_file_name(MAKER), place.site.root().join(PROGRAMS));
+    let to = folder.join(MAKER);
+    // Both nodes share the site, and the program may be running.
+    if !to.exists() {
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::copy(&from, &to)
+            .with_context(|| format!("cannot copy {}: \"make bench\" builds it", from.display()))?;
+    }
+    Server::Apache.command(place)
 }
 
 fn sink_command(place: &Place) -> anyhow::Result<Vec<String>> {

@@ -17,13 +17,17 @@ use crate::site::Site;
 pub enum Server {
     /// An event loop in each of two workers; replies go out by sendfile.
     Nginx,
-    /// Processes with threads (`mpm_event`).
+    /// Processes with threads (`mpm_event`). Runs the programs in the site's folder [`PROGRAMS`], if there
+    /// is one.
     Apache,
     /// Python's `http.server`: a thread for each connection, replies by send.
     Python,
     /// `busybox httpd`: a static binary that forks for each connection.
     Busybox,
 }
+
+/// Where a site may have programs that make replies (CGI, RFC 3875).
+pub const PROGRAMS: &str = "cgi-bin";
 
 /// Where a server is about to run.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +138,19 @@ fn apache(place: &Place) -> anyhow::Result<Vec<String>> {
     let (dir, node, port) = (place.dir.display(), place.node, place.at.port());
     let root = place.site.root().display();
     let modules = modules.display();
+    let programs = match place.site.root().join(PROGRAMS).is_dir() {
+        // A program's Content-Length is not believed unless it is asked for.
+        true => format!(
+            "LoadModule cgid_module {modules}/mod_cgid.so
+LoadModule alias_module {modules}/mod_alias.so
+LoadModule env_module {modules}/mod_env.so
+SetEnv ap_trust_cgilike_cl yes
+ScriptSock {dir}/apache-{node}.cgi
+ScriptAlias /{PROGRAMS}/ {root}/{PROGRAMS}/
+"
+        ),
+        false => String::new(),
+    };
     let text = format!(
         "ServerRoot {dir}
 ServerName {node}
@@ -157,7 +174,7 @@ DocumentRoot {root}
 <Directory {root}>
   Require all granted
 </Directory>
-",
+{programs}",
         nobody = NOBODY,
     );
     let config = write(place, "apache", &text)?;

@@ -9,7 +9,7 @@ use super::papers::{
     SOURCES, coral_ratio,
 };
 use super::{plot, words};
-use crate::curve::Mode;
+use crate::curve::{Mode, Source};
 use crate::record::{Bar, Graph, Record, Row, Samples, Section, Verdict};
 use crate::scheme::Scheme;
 use crate::stats::Spread;
@@ -367,16 +367,16 @@ fn axes_of(curve: &str) -> Option<Axes> {
         "parallel-out" => {
             axes("Bulk transfers out at once, 1 Gbit/s", "transfers", "Mbit/s together", true)
         }
-        "coral-p50" => {
+        "coral-p50" | "coral-made-p50" => {
             axes("Time of a request, 1 client, unshaped", "KiB of the reply", "µs", false)
         }
-        "coral-rate" => {
+        "coral-rate" | "coral-made-rate" => {
             axes("Peak throughput, 50 clients, unshaped", "KiB of the reply", "requests/s", false)
         }
-        "coral-cpu" => {
+        "coral-cpu" | "coral-made-cpu" => {
             axes("Processor time of the primary", "KiB of the reply", "µs per request", false)
         }
-        "coral-cpu-nodes" => {
+        "coral-cpu-nodes" | "coral-made-cpu-nodes" => {
             axes("Processor time of all nodes", "KiB of the reply", "µs per request", false)
         }
         "overload" => axes(
@@ -447,14 +447,19 @@ fn coral_curve(name: &str, modes: &[(Mode, Vec<&Row>)]) -> anyhow::Result<Markup
     let duplex = &modes[0].1;
     let mut lines = vec![line_of("standard", duplex, &side(false))];
     lines.extend(measured().map(|(mode, rows)| line_of(mode.name(), rows, &side(true))));
-    if name == "coral-rate" {
+    if name.ends_with("-rate") {
         let two = |s: &Samples| side(false)(s).into_iter().map(|rate| 2.0 * rate).collect();
         lines.push(line_of("2 × standard", duplex, &two));
     }
-    let drawn = figure(axes.title, "", plot::lines(&chart(axes.y, lines))?);
+    let source =
+        Source::ALL.into_iter().rfind(|s| name.starts_with(&format!("coral-{}", s.infix())));
+    let replies = source.map_or("", Source::name);
+    let title = format!("{}; replies {replies}", axes.title);
+    let drawn = figure(&title, "", plot::lines(&chart(axes.y, lines))?);
     let fits: &[(&str, &Fit)] = match name {
-        "coral-p50" => &[("P2", &CORAL_P2), ("P4", &CORAL_P4)],
-        "coral-cpu-nodes" => &[("dynamic", &CORAL_DYNAMIC), ("static", &CORAL_STATIC)],
+        "coral-p50" | "coral-made-p50" => &[("P2", &CORAL_P2), ("P4", &CORAL_P4)],
+        "coral-cpu-nodes" => &[("static", &CORAL_STATIC)],
+        "coral-made-cpu-nodes" => &[("dynamic", &CORAL_DYNAMIC)],
         _ => return Ok(drawn),
     };
     let percent = |samples: &Samples| added(samples, true);
@@ -473,7 +478,8 @@ fn coral_curve(name: &str, modes: &[(Mode, Vec<&Row>)]) -> anyhow::Result<Markup
     }
     let svg = plot::lines(&chart("% of the unprotected", lines))?;
     let note = "CoRAL: computed from its fitted constants (sections 6.1, 6.2, 6.6).";
-    let added = figure("What each mode adds, beside CoRAL's", note, svg);
+    let title = format!("What each mode adds, beside CoRAL's; replies {replies}");
+    let added = figure(&title, note, svg);
     Ok(html! { (drawn) (added) })
 }
 
