@@ -7,6 +7,7 @@
 #   make torture RUNS=n SEED=s
 #                the fault campaign: random faults at random moments; ONLY=KIND and SCHEME=NAME
 #                choose among the seeds; PAGE=1 writes docs/torture.md, or docs/torture-NAME.md;
+#                DUAL=1: both nodes serve, and the page is docs/torture-dual.md;
 #                DETECTION_MS=n for a machine that stands still again and again;
 #                RESUME=1 goes on behind the last run of the same campaign, if it was ended
 #   make lint    formatting and lints
@@ -27,6 +28,7 @@ SEED ?= 1
 PAGE ?=
 DETECTION_MS ?=
 RESUME ?=
+DUAL ?=
 
 .PHONY: demo test bench torture lint build deps deps-run sim clean
 
@@ -47,8 +49,8 @@ torture: deps-run build
 	$(SUDO) target/release/torture --product $(BIN) --runs $(RUNS) --seed $(SEED) \
 		$(addprefix --only ,$(ONLY)) $(addprefix --scheme ,$(SCHEME)) \
 		$(addprefix --detection-ms ,$(DETECTION_MS)) --json target/torture/summary.json \
-		$(if $(RESUME),--resume) \
-		$(if $(PAGE),--page docs/torture$(addprefix -,$(SCHEME)).md)
+		$(if $(RESUME),--resume) $(if $(DUAL),--dual) \
+		$(if $(PAGE),--page docs/torture$(addprefix -,$(SCHEME))$(if $(DUAL),-dual).md)
 
 lint: deps
 	cargo fmt --all --check

@@ -87,11 +87,24 @@ pub struct ShareStatus {
     pub duplex: bool,
 }
 
+impl ShareStatus {
+    /// It serves this share, and its peer backs it up.
+    pub fn is_backed(&self) -> bool {
+        self.role == "primary" && self.duplex
+    }
+}
+
 impl Status {
+    /// Whether it serves, all flows or a share of them, and its peer backs these up.
+    pub fn is_backed(&self) -> bool {
+        let all = self.role == "primary" && self.duplex;
+        all || self.shares.iter().flatten().any(ShareStatus::is_backed)
+    }
+
     /// Whether it serves the share that it is to serve, with its peer behind it, and no other one.
     pub fn is_at_home(&self) -> bool {
         let as_wanted = |s: &ShareStatus| match s.home {
-            true => s.role == "primary" && s.duplex,
+            true => s.is_backed(),
             false => s.role == "backup",
         };
         self.shares.as_ref().is_some_and(|shares| shares.iter().all(as_wanted))

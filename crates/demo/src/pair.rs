@@ -156,14 +156,32 @@ impl Pair {
     /// # Errors
     /// They are not, or one has ended.
     pub fn wait_ready(&self) -> anyhow::Result<()> {
+        self.wait_settled(|statuses| match self.roles {
+            Roles::Single => statuses.iter().filter(|s| s.duplex).count() == 1,
+            Roles::Dual => statuses.iter().all(Status::is_at_home),
+        })
+    }
+
+    /// Waits until both daemons are ready, and all that is served has a backup, whoever serves it.
+    ///
+    /// # Errors
+    /// It does not come to that, or a daemon has ended.
+    pub fn wait_backed(&self) -> anyhow::Result<()> {
+        self.wait_settled(|statuses| {
+            let backed = |s: &Status| match &s.shares {
+                Some(shares) => shares.iter().filter(|share| share.is_backed()).count(),
+                None => usize::from(s.duplex),
+            };
+            let shares = if self.roles == Roles::Dual { 2 } else { 1 };
+            statuses.iter().map(backed).sum::<usize>() == shares
+        })
+    }
+
+    fn wait_settled(&self, backed: impl Fn(&[Status; 2]) -> bool) -> anyhow::Result<()> {
         let settled = || -> Option<()> {
             let statuses = [self.status(NODES[0]).ok()?, self.status(NODES[1]).ok()?];
             let ready = statuses.iter().all(|s| s.ready && s.peer.service_ready);
-            let backed = match self.roles {
-                Roles::Single => statuses.iter().filter(|s| s.duplex).count() == 1,
-                Roles::Dual => statuses.iter().all(Status::is_at_home),
-            };
-            (ready && backed).then_some(())
+            (ready && backed(&statuses)).then_some(())
         };
         for name in NODES {
             let node = self.lab.node(name).context("no daemon was started")?;

@@ -181,7 +181,7 @@ impl Stage {
     pub fn kill(&self, node: &str, how: How) -> u64 {
         self.expect_no_failover_yet();
         self.witness.listen(&self.pair.lab);
-        let carried = self.pair.status(node).is_ok_and(|s| s.role == "primary" && s.duplex);
+        let carried = self.pair.status(node).is_ok_and(|s| s.is_backed());
         let at_ns = self.pair.kill(node, &how.kill()).unwrap_or_else(|e| panic!("{e:#}"));
         match how {
             How::Host => self.witness.died(node, at_ns),

@@ -62,7 +62,7 @@ fn audit(stage: &Stage, first: &str, notes: &[Notes]) -> Audit {
     let heard = stage.heard();
     let reigns = Reign::of(first, heard.iter().map(|(node, event)| (*node, event)));
     let logs = read_logs(stage.pair.lab.dir()).unwrap_or_else(|e| panic!("{e:#}"));
-    Audit::new(notes, &logs, &reigns)
+    Audit::new(notes, &logs, &[reigns])
 }
 
 fn stage(service: Service) -> Stage {

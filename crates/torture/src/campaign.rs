@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use demo::clock::now_ns;
+use demo::config::Roles;
 use e2e::machine::{stood_still_since, wait_for_calm};
 use serde::Serialize;
 
@@ -36,6 +37,8 @@ pub struct Options {
     pub wanted: Wanted,
     /// The daemon's program.
     pub product: PathBuf,
+    /// Who serves while both nodes live.
+    pub roles: Roles,
     /// Silence after which the nodes suspect each other.
     pub detection_ms: u32,
     /// Where the files of runs go that must be looked at, a folder for each seed.
@@ -153,7 +156,7 @@ impl Campaign {
             }
             let run = Run { plan, evidence, outcome, disturbed };
             if matches!(run.outcome, Outcome::Failed(_) | Outcome::Corrupted(_)) {
-                keep(&run, &dir)?;
+                keep(&run, self.options.roles, &dir)?;
             }
             return Ok(run);
         }
@@ -161,8 +164,16 @@ impl Campaign {
 }
 
 /// The command that repeats a run.
-pub fn command(seed: u64) -> String {
-    format!("make torture RUNS=1 SEED={seed}")
+pub fn command(seed: u64, roles: Roles) -> String {
+    format!("make torture RUNS=1 SEED={seed}{}", argument(roles))
+}
+
+/// As an argument of `make torture`, behind a space.
+pub fn argument(roles: Roles) -> &'static str {
+    match roles {
+        Roles::Single => "",
+        Roles::Dual => " DUAL=1",
+    }
 }
 
 /// Removes what an earlier run of this seed left.
@@ -176,7 +187,7 @@ fn forget(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Puts what is known of a run beside its captures.
-fn keep(run: &Run, dir: &Path) -> anyhow::Result<()> {
+fn keep(run: &Run, roles: Roles, dir: &Path) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(dir)?;
         fs::write(dir.join("run.json"), serde_json::to_string_pretty(run)?)?;
@@ -195,7 +206,7 @@ fn keep(run: &Run, dir: &Path) -> anyhow::Result<()> {
         let text = format!(
             "{}\n\nagain: {}\n\n{:#?}\n\n{}\n\ndone (ms):\n{done}\nsaid (ms):\n{said}",
             run.plan,
-            command(run.plan.seed),
+            command(run.plan.seed, roles),
             run.outcome,
             run.evidence.last_words.join("\n")
         );

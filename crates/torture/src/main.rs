@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use demo::config::Roles;
 use torture::campaign::Run;
 use torture::{Campaign, Kind, Options, Outcome, Scheme, Summary, Wanted, page};
 
@@ -49,6 +50,9 @@ struct Args {
     /// still again and again.
     #[arg(long, default_value_t = torture::DETECTION_MS)]
     detection_ms: u32,
+    /// Both nodes serve, each a share of the connections.
+    #[arg(long)]
+    dual: bool,
     /// Shows what the runs would be, and plays none.
     #[arg(long)]
     list: bool,
@@ -70,6 +74,7 @@ fn main() -> anyhow::Result<ExitCode> {
         wanted,
         product: full(&args.product)?,
         detection_ms: args.detection_ms,
+        roles: if args.dual { Roles::Dual } else { Roles::Single },
         keep: full(&args.keep)?,
         earlier: earlier(&args)?,
     })?;

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::campaign::{DETECTION_MS, command};
+use demo::config::Roles;
+
+use crate::campaign::{DETECTION_MS, argument, command};
 use crate::plan::Scheme;
 use crate::rules::RULES;
 use crate::summary::{Bad, Row, Summary};
@@ -12,7 +14,7 @@ pub fn page(summary: &Summary) -> String {
     let s = summary;
     let mut text = format!(
         "# Fault campaign\n\n\
-         Written by `make torture RUNS={} SEED={}{}{} PAGE=1`. Each run: a pair of nodes, random work \
+         Written by `make torture RUNS={} SEED={}{}{}{} PAGE=1`. Each run: a pair of nodes{}, random work \
          of real clients, a random fault at a random moment, all from the run's seed. With the \
          scheme `track`, and in some runs of `message`, they download and upload files, and every \
          byte is compared; in the others they buy in a shop whose replies cannot be made twice, \
@@ -26,6 +28,11 @@ pub fn page(summary: &Summary) -> String {
         match s.detection_ms {
             DETECTION_MS => String::new(),
             ms => format!(" DETECTION_MS={ms}"),
+        },
+        argument(s.roles()),
+        match s.roles() {
+            Roles::Single => "",
+            Roles::Dual => " that both serve (\"the primary\" is that of the first share)",
         },
         s.machine,
         s.detection_ms,
@@ -94,8 +101,8 @@ pub fn page(summary: &Summary) -> String {
         let runs = if rule.apart { "counted as corruption".to_owned() } else { runs.to_string() };
         line(&mut text, format_args!("| {} | {} | {runs} |", rule.name, rule.why));
     }
-    list(&mut text, "Failed runs", &s.failures);
-    list(&mut text, "Runs with corruption by flipped bits", &s.corruptions);
+    list(&mut text, "Failed runs", &s.failures, s.roles());
+    list(&mut text, "Runs with corruption by flipped bits", &s.corruptions, s.roles());
     text
 }
 
@@ -134,13 +141,13 @@ fn rows<'a>(
     }
 }
 
-fn list(text: &mut String, title: &str, runs: &[Bad]) {
+fn list(text: &mut String, title: &str, runs: &[Bad], roles: Roles) {
     if runs.is_empty() {
         return;
     }
     line(text, format_args!("\n## {title}\n"));
     for run in runs {
-        line(text, format_args!("- `{}`: {}", command(run.seed), run.plan));
+        line(text, format_args!("- `{}`: {}", command(run.seed, roles), run.plan));
         for complaint in run.complaints.iter().take(3) {
             let first = complaint.text.lines().find(|l| !l.trim().is_empty()).unwrap_or_default();
             line(text, format_args!("  - {:?}: {first}", complaint.sort));

@@ -116,7 +116,7 @@ pub(crate) fn try_out(
 }
 
 /// Holds what all clients were told against the logs.
-pub(crate) fn audit(pair: &Pair, notes: &[Notes], reigns: &[Reign]) -> Shop {
+pub(crate) fn audit(pair: &Pair, notes: &[Notes], reigns: &[Vec<Reign>]) -> Shop {
     let mut shop = Shop {
         requests: notes.iter().map(|n| n.sent.len() as u64).sum(),
         replies: notes.iter().map(|n| n.receipts.len() as u64).sum(),

@@ -44,8 +44,8 @@ pub(crate) struct Stage {
     witness: Witness,
     product: PathBuf,
     primary: &'static str,
-    /// The node that served when the pair came up.
-    first: &'static str,
+    /// The nodes that served when the pair came up: of each share of the connections.
+    first: Vec<&'static str>,
     /// Daemons that got SIGKILL.
     killed: Mutex<Vec<&'static str>>,
     /// Since when it is up, on [`now_ns`]'s clock.
@@ -75,14 +75,18 @@ impl Stage {
             size: work.size,
             services: vec![service(plan.scheme, work.serving)],
             detection_ms: options.detection_ms,
-            roles: Roles::Single,
+            roles: options.roles,
             capture: false, // the witness does
             artifacts: artifacts.to_owned(),
         })?;
-        let witness = Witness::start(&pair.lab, pair.at(), work.rate_mbit)?;
+        let witness = Witness::start_for(options.roles, &pair.lab, pair.at(), work.rate_mbit)?;
         let primary = pair.primary()?;
         let (killed, up_ns) = (Mutex::default(), now_ns());
-        let (product, first) = (product.clone(), primary);
+        let product = product.clone();
+        let first = match options.roles {
+            Roles::Single => vec![primary],
+            Roles::Dual => vec![primary, other(primary)],
+        };
         let prompted = Cell::new(false);
         Ok(Stage { pair, witness, product, primary, first, killed, up_ns, prompted })
     }
@@ -381,7 +385,7 @@ impl Stage {
 
     /// Sends the server's processes a signal that they die of; when that began.
     fn kill_server(&self, node: &str, signal: i32) -> anyhow::Result<u64> {
-        let carried = self.pair.status(node).is_ok_and(|s| s.role == "primary" && s.duplex);
+        let carried = self.pair.status(node).is_ok_and(|s| s.is_backed());
         let at_ns = self.pair.kill(node, &Kill::Process { signal, matching: None })?;
         if carried {
             // Only now has every process got its signal.
@@ -407,7 +411,7 @@ impl Stage {
             for (name, _) in &ended {
                 self.pair.lab.start_again(name)?;
             }
-            match self.pair.wait_ready() {
+            match self.pair.wait_backed() {
                 // A daemon that was already dying has only now gone.
                 Err(_) if ended.is_empty() && !self.ended()?.is_empty() => {}
                 ready => return ready,
@@ -449,16 +453,23 @@ impl Stage {
         self.witness.heard().into_iter().map(said).collect()
     }
 
-    /// Who has served when, as far as the daemons' reports were heard. A node that was cut off
-    /// served nobody meanwhile: what it executed cannot have been the last word.
-    pub(crate) fn reigns(&self, cut_off: Option<Who>) -> Vec<Reign> {
+    /// Who has served each share of the connections when, as far as the daemons' reports were heard. A
+    /// node that was cut off served nobody meanwhile: what it executed cannot have been the last word.
+    pub(crate) fn reigns(&self, cut_off: Option<Who>) -> Vec<Vec<Reign>> {
         let heard = self.witness.heard();
-        let since_up = heard.iter().filter(|(_, event)| event.boottime_ns >= self.up_ns);
-        let mut reigns = Reign::of(self.first, since_up.map(|(node, event)| (*node, event)));
-        if let Some(who) = cut_off {
-            reigns.sort_by_key(|reign| reign.node != self.name(who));
-        }
-        reigns
+        let of = |(share, first): (usize, &&str)| {
+            let its = |event: &Event| {
+                let of = event.fields.get("share").and_then(Value::as_u64);
+                event.boottime_ns >= self.up_ns && of.is_none_or(|of| of == share as u64)
+            };
+            let events = heard.iter().filter(|(_, event)| its(event));
+            let mut reigns = Reign::of(first, events.map(|(node, event)| (*node, event)));
+            if let Some(who) = cut_off {
+                reigns.sort_by_key(|reign| reign.node != self.name(who));
+            }
+            reigns
+        };
+        self.first.iter().enumerate().map(of).collect()
     }
 
     /// What the nodes say of themselves, a line each: flows, the last takeover, counters.

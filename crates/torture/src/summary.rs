@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use demo::config::Roles;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -152,6 +153,9 @@ pub struct Summary {
     pub machine: String,
     /// SHA-256 of the daemon's program.
     pub product: String,
+    /// Both nodes serve, each a share of the connections.
+    #[serde(default)]
+    pub dual: bool,
     /// Silence after which the nodes suspected each other.
     pub detection_ms: u32,
     /// By scheme.
@@ -214,6 +218,7 @@ impl Summary {
             wanted: options.wanted,
             next_seed: options.seed,
             product,
+            dual: options.roles == Roles::Dual,
             machine: format!("Linux {}, {processors} processors", kernel.trim()),
             detection_ms: options.detection_ms,
             schemes: BTreeMap::new(),
@@ -242,6 +247,11 @@ impl Summary {
         })
     }
 
+    /// Who serves while both nodes live.
+    pub fn roles(&self) -> Roles {
+        if self.dual { Roles::Dual } else { Roles::Single }
+    }
+
     /// Whether another campaign's runs may be counted with those of this one.
     pub(crate) fn is_like(&self, other: &Summary) -> Result<(), &'static str> {
         let alike = [
@@ -250,6 +260,7 @@ impl Summary {
             (self.machine == other.machine, "the machine"),
             (self.detection_ms == other.detection_ms, "the detection time"),
             (self.product == other.product, "the daemon's program"),
+            (self.dual == other.dual, "who serves"),
         ];
         alike.iter().find(|(alike, _)| !alike).map_or(Ok(()), |(_, what)| Err(*what))
     }
@@ -286,13 +297,14 @@ impl Summary {
         for (class, count) in &evidence.oracle.classes {
             *self.findings.entry(class.clone()).or_default() += count;
         }
+        let roles = self.roles();
         let bad = |complaints: &[Complaint]| Bad {
             seed: plan.seed,
             plan: plan.to_string(),
             complaints: complaints.to_vec(),
             last_words: evidence.last_words.clone(),
             files: keep.join(plan.seed.to_string()).display().to_string(),
-            again: command(plan.seed),
+            again: command(plan.seed, roles),
         };
         match &run.outcome {
             Outcome::Good => {
@@ -343,6 +355,7 @@ mod tests {
             wanted: Wanted::kind(Kind::KillHost),
             product: std::env::current_exe().unwrap(),
             detection_ms: 100,
+            roles: Roles::Single,
             keep: "kept".into(),
             earlier: None,
         };

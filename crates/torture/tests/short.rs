@@ -48,6 +48,7 @@ fn a_run_of_each_kind() {
             wanted: Wanted::default(),
             product: product(),
             detection_ms: e2e::machine::DETECTION_MS,
+            roles: demo::config::Roles::Single,
             keep: workspace().join("target/torture"),
             earlier: None,
         });

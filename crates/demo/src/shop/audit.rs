@@ -121,8 +121,9 @@ fn parse(line: &str) -> Option<Execution> {
 }
 
 impl Audit {
-    /// Compares; `reigns` are in the order of time.
-    pub fn new(notes: &[Notes], executions: &[Execution], reigns: &[Reign]) -> Audit {
+    /// Compares. `reigns`: of each share of the connections, in the order of time. Which share a
+    /// request's was nobody has noted, so those of any may explain what became of it.
+    pub fn new(notes: &[Notes], executions: &[Execution], reigns: &[Vec<Reign>]) -> Audit {
         let mut audit = Audit { executions: executions.len(), ..Audit::default() };
         let mut by_id: BTreeMap<&str, Vec<&Execution>> = BTreeMap::new();
         for execution in executions {
@@ -150,8 +151,11 @@ impl Audit {
             };
             if all.len() > 1 {
                 let receipt = receipts.get(id).copied();
-                match (in_turn(all, reigns), receipt) {
-                    (Some(order), Some(receipt)) if order[order.len() - 1].made(receipt) => {
+                let orders: Vec<_> = reigns.iter().filter_map(|of| in_turn(all, of)).collect();
+                let last =
+                    |order: &[&Execution]| receipt.is_some_and(|r| order[order.len() - 1].made(r));
+                match (orders.iter().find(|order| last(order)).or(orders.first()), receipt) {
+                    (Some(order), Some(_)) if last(order) => {
                         let (first, second) = (order[0].told(), order[order.len() - 1].told());
                         let (id, request) = ((*id).to_owned(), kind.name());
                         audit.twice.push(Twice { id, request, first, second });
@@ -240,7 +244,23 @@ mod tests {
     fn audit_in(reigns: &[Reign], executions: &[Execution], receipts: Vec<Receipt>) -> Audit {
         let sent = vec![("r".to_owned(), Kind::Buy)];
         let notes = Notes { sent, receipts, ..Notes::default() };
-        Audit::new(&[notes], executions, reigns)
+        Audit::new(&[notes], executions, &[reigns.to_vec()])
+    }
+
+    #[test]
+    fn of_two_shares_either_may_explain_it() {
+        let notes = |order| Notes {
+            sent: vec![("r".to_owned(), Kind::Buy)],
+            receipts: vec![order],
+            ..Notes::default()
+        };
+        // Node b has died, whose share a has carried on.
+        let shares = [vec![reign("a", 0)], vec![reign("b", 0), reign("a", 10)]];
+        let executions = [execution("r", "b-1", 1), execution("r", "a-1", 2)];
+        let right = Audit::new(&[notes(receipt("r", "a-1", 2))], &executions, &shares);
+        assert_eq!((right.twice.len(), right.faults.len()), (1, 0), "{right:?}");
+        let old = Audit::new(&[notes(receipt("r", "b-1", 1))], &executions, &shares);
+        assert_eq!((old.twice.len(), old.faults.len()), (0, 1), "{old:?}");
     }
 
     #[test]

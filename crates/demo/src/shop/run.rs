@@ -111,7 +111,7 @@ pub(crate) fn perform(options: &Options, requests: usize, pair: &Pair) -> anyhow
     let notes = crowd.finish();
     let events = pair.events_since(killed_ns);
     let reigns = Reign::of(victim, events.iter().map(|(node, event)| (*node, event)));
-    let audit = Audit::new(&notes, &read_logs(pair.lab.dir())?, &reigns);
+    let audit = Audit::new(&notes, &read_logs(pair.lab.dir())?, &[reigns]);
     let course = Course {
         killed_ns,
         events,
