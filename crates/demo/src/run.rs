@@ -37,6 +37,8 @@ pub struct Options {
     pub work: Work,
     /// How the primary fails.
     pub kill: Kill,
+    /// Who serves until then.
+    pub roles: Roles,
     /// Use IPv6.
     pub ipv6: bool,
     /// Rate of the service link, Mbit/s; 0: as fast as it goes.
@@ -70,6 +72,19 @@ pub struct Downloads {
     pub size: u64,
     /// The server to protect.
     pub server: Server,
+}
+
+impl Options {
+    /// In words, before anything fails.
+    pub(crate) fn who_serves(&self, victim: &str) -> String {
+        let survivor = other(victim);
+        match self.roles {
+            Roles::Single => format!("{victim} is primary, {survivor} backs it up"),
+            Roles::Dual => {
+                format!("{victim} and {survivor} serve one half each, and back each other up")
+            }
+        }
+    }
 }
 
 /// Runs the demo. `true`: every client got the right bytes and no error.
@@ -140,7 +155,7 @@ fn bring_up(options: &Options, artifacts: &std::path::Path) -> anyhow::Result<Pa
         size,
         services: vec![service],
         detection_ms: options.detection_ms,
-        roles: Roles::Single,
+        roles: options.roles,
         capture: true,
         artifacts: artifacts.to_owned(),
     });
@@ -155,7 +170,7 @@ fn perform(options: &Options, work: &Downloads, pair: &Pair) -> anyhow::Result<R
     let (at, victim, client) = (pair.at(), pair.primary()?, pair.client()?);
     let survivor = other(victim);
     let mut display = Display::new(Unit::Bytes, options.clients, work.size);
-    display.say(&format!("Clients connect to {at}; {victim} is primary, {survivor} backs it up."));
+    display.say(&format!("Clients connect to {at}; {}.", options.who_serves(victim)));
 
     let history = work.server.keeps_alive().then_some(1);
     let idle = Idle::open(client, at, &pair.site, work.idle, history, ANSWER_WITHIN)?;

@@ -121,6 +121,9 @@ pub struct DemoArgs {
     /// The signal of `--kill process`, by name or number
     #[arg(long, default_value = "KILL", value_parser = ::lab::cli::signal_number)]
     pub signal: i32,
+    /// Both nodes serve, each one half of the connections; one of them dies
+    #[arg(long)]
+    pub dual: bool,
     /// Use IPv6 addresses
     #[arg(long)]
     pub ipv6: bool,

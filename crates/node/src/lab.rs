@@ -41,6 +41,7 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
             cli::Kill::Daemon => Kill::Daemon,
             cli::Kill::Hang => Kill::Hang(HANG),
         },
+        roles: if args.dual { demo::config::Roles::Dual } else { demo::config::Roles::Single },
         ipv6: args.ipv6,
         rate_mbit: args.rate,
         detection_ms: args.detection,

@@ -75,7 +75,7 @@ pub(crate) fn perform(options: &Options, requests: usize, pair: &Pair) -> anyhow
     let (at, victim, client) = (pair.at(), pair.primary()?, pair.client()?);
     let mut display = Display::new(Unit::Replies, options.clients, each as u64);
     let survivor = other(victim);
-    display.say(&format!("Clients connect to {at}; {victim} is primary, {survivor} backs it up."));
+    display.say(&format!("Clients connect to {at}; {}.", options.who_serves(victim)));
 
     let bell = Bell::default();
     let spec = CrowdSpec {
