@@ -211,12 +211,14 @@ impl Story {
         }
         let mut beginnings: Vec<_> = self.beginnings.iter().collect();
         beginnings.sort_by_key(|b| b.at_ns);
+        // The first one to serve, whom nobody had served before.
+        let mut first: Option<(&String, u64)> = None;
         for Beginning { host, at_ns } in beginnings {
-            let last = settled.handover_before(*at_ns);
+            let last = settled.handover_before(*at_ns).map(|last| (&last.to, last.at_ns)).or(first);
             let mut others = self.nodes().map(|node| &self.hosts[node].name);
             let Some(other) = others.find(|name| *name != host) else { continue };
             let served_ns = match last {
-                Some(last) if last.to == *other => last.at_ns,
+                Some((last, at_ns)) if last == other => at_ns,
                 // It has served all along, and has come back.
                 Some(_) => continue,
                 None => 0,
@@ -225,6 +227,8 @@ impl Story {
             if self.dead.iter().filter(since).any(|d| d.host == *other) {
                 let (from, to) = (other.clone(), host.clone());
                 settled.handovers.push(Handover { from, to, at_ns: *at_ns });
+            } else if last.is_none() {
+                first = Some((host, *at_ns));
             }
         }
         settled

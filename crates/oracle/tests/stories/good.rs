@@ -1,7 +1,7 @@
 //! Stories against which nothing can be said.
 
 use crate::scene::{ACK, FIN, Fate, Frame, MS, PSH, SYN, Scene, Sum, US, mac};
-use oracle::{Addresses, Class, Excluded, Link};
+use oracle::{Addresses, Beginning, Class, Dead, Excluded, Link};
 use proptest::prelude::*;
 
 fn normal(mut scene: Scene) -> Scene {
@@ -343,6 +343,19 @@ fn a_cable_doubles_what_is_passed_on() {
     assert_eq!(again.len(), 4, "SYN-ACK and FIN, in and out");
     scene.frames.extend(again.into_iter().map(|f| Frame { at_ns: f.at_ns + MS / 100, ..f }));
     assert_eq!(scene.expect_good().statistics.passed_on, 4);
+}
+
+/// Both hosts die, and the one that has served from the beginning comes back first.
+#[test]
+fn who_served_from_the_beginning_comes_back() {
+    let mut scene = Scene::new();
+    scene.story.beginnings.push(Beginning { host: "a".to_owned(), at_ns: 0 });
+    scene.handshake().request(b"GET /").reply(b"first half, ").dies();
+    let backup = Dead { host: "b".to_owned(), ..scene.story.dead[0].clone() };
+    scene.story.dead.push(backup);
+    scene.begins("a").next_connection();
+    let verdict = normal(scene).judge();
+    assert!(verdict.findings.is_empty() && verdict.gaps.is_empty(), "{verdict}");
 }
 
 /// Both hosts die; the first one to come back serves new connections alone.
