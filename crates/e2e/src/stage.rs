@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use demo::clock::{Bell, now_ns};
+use demo::clock::{Bell, boottime_ns, now_ns};
 use demo::config::Roles;
 use demo::download::Download;
 use demo::idle::Idle;
 use demo::operator::{Event, Status};
 use demo::pair::{NODES, Pair, Service, Spec, other};
 use demo::site::Site;
-use lab::{Cut, Host, Kill};
+use lab::{Armed, Cut, Host, Kill, Trip};
 
 use crate::batch::Batch;
 use crate::machine::{self, DETECTION_MS};
@@ -205,6 +205,24 @@ impl Stage {
         let at_ns = self.pair.kill(node, &kill).unwrap_or_else(|e| panic!("{e:#}"));
         self.witness.crashed(node, now_ns());
         at_ns
+    }
+
+    /// Arms a trip: what it does will have been done to the nodes.
+    pub fn arm(&self, trip: &Trip) -> Armed {
+        self.expect_no_failover_yet();
+        self.witness.listen(&self.pair.lab);
+        self.pair.lab.arm(trip).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Whether it has tripped within this time. Who died of it is dead.
+    pub fn has_tripped(&self, armed: &Armed, within: Duration) -> bool {
+        let Some(tripped) = armed.wait(within).unwrap_or_else(|e| panic!("{e}")) else {
+            return false;
+        };
+        for node in &tripped.killed {
+            self.witness.died(node, boottime_ns(tripped.at));
+        }
+        true
     }
 
     /// Cuts a link silently.

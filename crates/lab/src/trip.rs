@@ -80,9 +80,21 @@ pub enum IpVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
-    Tcp = libc::IPPROTO_TCP as isize,
+    Tcp,
     /// UDP.
-    Udp = libc::IPPROTO_UDP as isize,
+    Udp,
+    /// Another one, by its number.
+    Other(u8),
+}
+
+impl Transport {
+    fn number(self) -> u8 {
+        match self {
+            Transport::Tcp => libc::IPPROTO_TCP as u8,
+            Transport::Udp => libc::IPPROTO_UDP as u8,
+            Transport::Other(number) => number,
+        }
+    }
 }
 
 /// "When the `nth` frame that matches passes here, these hosts are cut."
@@ -326,7 +338,10 @@ impl Lab {
         }
         for (word, value) in [
             (word!(wires, host, slot, AtomicU8, trip.version), f.version.map_or(0, |v| v as u8)),
-            (word!(wires, host, slot, AtomicU8, trip.protocol), f.transport.map_or(0, |t| t as u8)),
+            (
+                word!(wires, host, slot, AtomicU8, trip.protocol),
+                f.transport.map_or(0, Transport::number),
+            ),
             (word!(wires, host, slot, AtomicU8, trip.flags_set), f.flags),
             (word!(wires, host, slot, AtomicU8, trip.flags_clear), f.without),
         ] {

@@ -250,7 +250,7 @@ fn send(mut stream: &TcpStream, burst: &[Request], inbox: &mut Inbox) -> Result<
 
 /// Whether this is the reply to `request`: none of the connection's earlier or later ones, and of
 /// one piece.
-fn check(
+pub(super) fn check(
     request: &Request,
     reply: &Reply,
     answered: &HashSet<&str>,

@@ -15,6 +15,7 @@
 
 mod audit;
 mod client;
+mod customer;
 mod reply;
 mod request;
 mod run;
@@ -28,8 +29,9 @@ use anyhow::Context;
 
 pub use audit::{Audit, Execution, Reign, Twice, read_logs};
 pub use client::{Crowd, CrowdSpec, Dial, Failure, Notes, Receipt, dial_from};
+pub use customer::Customer;
 pub use reply::Trouble;
-pub use request::Kind;
+pub use request::{Kind, Request};
 pub(crate) use run::{check, explain, perform};
 
 use crate::config::Scheme;

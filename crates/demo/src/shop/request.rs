@@ -43,9 +43,9 @@ impl Kind {
 
 /// A request, ready to be sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub struct Request {
     /// No other request has it.
-    pub(crate) id: String,
+    pub id: String,
     pub(crate) kind: Kind,
     /// The head with a short body; then an upload's chunks.
     pub(crate) parts: Vec<Vec<u8>>,
@@ -134,6 +134,16 @@ impl Talk {
 }
 
 impl Request {
+    /// One on a connection that stays open.
+    pub(crate) fn draw(rng: &mut Rng, id: String, kind: Kind) -> Request {
+        Request::new(rng, id, kind, Ending::Open)
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.parts.concat()
+    }
+
     fn new(rng: &mut Rng, id: String, kind: Kind, ending: Ending) -> Request {
         let minor = if ending == Ending::Old { 0 } else { 1 };
         let name = kind.name();
