@@ -188,6 +188,7 @@ impl Told {
             }
         }
     }
+
     /// The backup does not need what lies in front of `seq`.
     pub fn skip(&mut self, key: &FlowKey, seq: u32) {
         if let Some(said) = self.flows.get_mut(key) {
