@@ -132,16 +132,23 @@ impl Core {
     }
 
     pub(crate) fn switchover_requested(&mut self, reason: HandoverReason) {
-        let able = match self.state {
-            State::Duplex { .. } => self.able_backup(),
-            State::Simplex => Err(Refusal::NoBackup),
-            _ => Err(Refusal::NotPrimary),
-        };
-        match able {
+        match self.may_switch_over() {
             Ok(()) => {
                 self.hand_over(reason);
             }
             Err(reason) => self.report(Notice::SwitchoverRefused { reason }),
+        }
+    }
+
+    /// Whether a switchover would not be refused, as far as this node knew at the last step.
+    ///
+    /// # Errors
+    /// Why it would be.
+    pub fn may_switch_over(&self) -> Result<(), Refusal> {
+        match self.state {
+            State::Duplex { .. } => self.able_backup(),
+            State::Simplex => Err(Refusal::NoBackup),
+            _ => Err(Refusal::NotPrimary),
         }
     }
 

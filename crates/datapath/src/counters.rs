@@ -64,6 +64,7 @@ counters! {
     COUNT_REFUSED => Refused "gate_refused",
     COUNT_STRADDLING => Straddling "gate_straddling",
     COUNT_GATE_FENCED => GateFenced "gate_fenced",
+    COUNT_PARKED => Parked "parked",
     COUNT_REPLY_OUT => ReplyOut "reply_out",
     COUNT_REPLY_IN => ReplyIn "reply_in",
     COUNT_REPLY_STALE => ReplyStale "reply_stale",

@@ -97,6 +97,13 @@ impl Flow {
         self.raw.service
     }
 
+    /// The first sequence number of the client's that was not relayed, if something was parked until
+    /// this instant ([`Switchboard::park_until`](crate::Switchboard::park_until)).
+    pub fn parked_from(&self, until_ns: u64) -> Option<u32> {
+        // The low half is a name that no other instant of a lifetime is likely to have.
+        (until_ns != 0 && self.raw.parked == until_ns as u32).then_some(self.raw.parked_from)
+    }
+
     pub fn state(&self) -> FlowState {
         match self.raw.state.into() {
             types::flow_state::FLOW_TRACKED => FlowState::Tracked,

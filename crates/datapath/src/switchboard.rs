@@ -44,6 +44,16 @@ impl Switchboard {
         Self { share: Some(share), ..self }
     }
 
+    /// A backup keeps what clients ask of held services to itself before this instant (CLOCK_BOOTTIME,
+    /// ns), or until it has another role: the primary is about to hand over.
+    pub fn park_until(&self, until_ns: u64) {
+        for share in self.shares() {
+            // SAFETY: the share is in the page, which is mapped for the life of the process.
+            let until = unsafe { AtomicU64::from_ptr(&raw mut (*share).parked_until_ns) };
+            until.store(until_ns, Ordering::Release);
+        }
+    }
+
     /// Gives the flows a role. The entry is one word, so a program sees either the old role with
     /// the old epoch or the new with the new.
     ///
@@ -64,6 +74,7 @@ impl Switchboard {
             let entry = unsafe { AtomicU64::from_ptr((&raw mut (*share).role).cast::<u64>()) };
             entry.store(u64::from_ne_bytes(word), Ordering::Release);
         }
+        self.park_until(0);
         self.clear_crash_fence();
     }
 

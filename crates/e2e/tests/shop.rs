@@ -42,8 +42,9 @@ impl<'a> Shopping<'a> {
     }
 
     /// Waits for the end of all: nobody noticed, and the logs agree. `first` was the first node to
-    /// serve on this stage, and `earlier` are those who were here before.
-    fn expect_nobody_noticed(self, first: &str, earlier: Vec<Notes>) -> Vec<Notes> {
+    /// serve on this stage, and `earlier` are those who were here before. How many requests were
+    /// executed twice is said beside what all of them have noted.
+    fn expect_nobody_noticed(self, first: &str, earlier: Vec<Notes>) -> (Vec<Notes>, usize) {
         let mut notes = self.crowd.finish();
         let failures: Vec<_> = notes.iter().flat_map(|n| &n.failures).collect();
         assert!(failures.is_empty(), "clients noticed: {failures:#?}");
@@ -54,7 +55,7 @@ impl<'a> Shopping<'a> {
         assert_eq!(audit.confirmed(), sent);
         let (executed, twice) = (audit.executions, audit.twice.len());
         eprintln!("{sent} requests, {executed} executions, {twice} twice");
-        notes
+        (notes, twice)
     }
 }
 
@@ -172,11 +173,13 @@ fn the_roles_are_exchanged() {
     undisturbed(|| {
         let stage = stage(shop::service());
         let first = stage.primary();
-        unnoticed(&stage, |primary| {
-            let asked_ns = now_ns();
-            stage.pair.operator(primary).switchover().unwrap_or_else(|e| panic!("{e}"));
-            asked_ns
-        });
+        let shopping = Shopping::start(&stage, 7, 30, PATIENCE);
+        shopping.wait_for_half();
+        let asked_ns = now_ns();
+        stage.pair.operator(first).switchover().unwrap_or_else(|e| panic!("{e}"));
+        let (_, twice) = shopping.expect_nobody_noticed(first, Vec::new());
+        assert_eq!(twice, 0, "the primary answers what it was asked before it goes");
+        stage.expect_one_primary(asked_ns);
         stage.wait_for_status(other(first), "is primary", |s| s.role == "primary");
     });
 }
@@ -244,7 +247,7 @@ fn a_node_dies_returns_and_takes_over() {
         let shopping = Shopping::start(&stage, 7, 16, PATIENCE);
         shopping.wait_for_half();
         stage.kill(first, How::Host);
-        let notes = shopping.expect_nobody_noticed(first, Vec::new());
+        let (notes, _) = shopping.expect_nobody_noticed(first, Vec::new());
         stage.bring_back(first);
         let second = stage.primary();
         assert_eq!(second, other(first), "a return alone moves nothing");

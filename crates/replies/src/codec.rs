@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The version of the records.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The longest payload of one record, in bytes.
 pub const PAYLOAD_MAX: usize = 64 * 1024;
@@ -106,6 +106,11 @@ pub enum Record {
         /// The flow.
         flow: FlowName,
     },
+    /// Primary: it is about to hand the flows over. What clients ask from now on the backup keeps to
+    /// itself, and it says when all that was asked before is answered.
+    Park,
+    /// Backup: that is so.
+    Parked,
 }
 
 /// Why a stream of records cannot be read on.
@@ -274,12 +279,14 @@ mod tests {
         let mut writer = Writer::new(1, 7);
         writer.push_output(FLOW, 300, b"hi", true);
         writer.push(&Record::HoldsNoMore);
-        let mut golden = vec![0, 0, 0, 4, 0, 1, 1, 7];
+        writer.push(&Record::Park);
+        let mut golden = vec![0, 0, 0, 4, 0, 2, 1, 7];
         golden.extend([0, 0, 0, 42, 3]);
         golden.extend([1; 16].iter().chain(&[2; 16]));
         golden.extend([0xc0, 0xb8, 2, 80, 0xac, 2, 1]);
         golden.extend(b"hi");
         golden.extend([0, 0, 0, 1, 2]);
+        golden.extend([0, 0, 0, 1, 8]);
         assert_eq!(writer.bytes(), golden);
     }
 
@@ -328,8 +335,8 @@ mod tests {
         assert_eq!(refused(&length.to_be_bytes()), Malformed::Length { length });
         assert_eq!(refused(&[0, 0, 0, 1, 2]), Malformed::Hello);
         assert_eq!(refused(&behind(&hello)), Malformed::Hello);
-        assert_eq!(refused(&[0, 0, 0, 4, 0, 2, 1, 7]), Malformed::Version { theirs: 2 });
-        assert_eq!(refused(&behind(&[0, 0, 0, 1, 9])), Malformed::Record);
+        assert_eq!(refused(&[0, 0, 0, 4, 0, 1, 1, 7]), Malformed::Version { theirs: 1 });
+        assert_eq!(refused(&behind(&[0, 0, 0, 1, 10])), Malformed::Record);
         assert_eq!(refused(&behind(&[0, 0, 0, 2, 2, 0])), Malformed::Record, "a payload");
         assert_eq!(refused(&behind(&[0, 0, 0, 2, 3, 0])), Malformed::Record, "cut short");
     }

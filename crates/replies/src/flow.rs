@@ -46,6 +46,13 @@ impl Flow {
         self.instream_next
     }
 
+    pub(crate) fn unanswered_from(&self) -> Option<u64> {
+        match self.framing.takeover()?.resume {
+            Resume::At(instream) => (instream < self.instream_next).then_some(instream),
+            Resume::BehindBody { .. } | Resume::Closed => None,
+        }
+    }
+
     pub(crate) fn outstream_next(&self) -> u32 {
         self.seq_of(self.book.at() + u64::from(self.book.has_ended()))
     }

@@ -228,6 +228,12 @@ impl<K: Eq + Hash + Copy> ReplyLog<K> {
         self.followed(key).map(Flow::instream_next)
     }
 
+    /// The offset of the first request, or part of one, that has no whole reply. `None` if all that has
+    /// come is answered, or the flow is not followed.
+    pub fn unanswered_from(&self, key: &K) -> Option<u64> {
+        self.followed(key)?.unanswered_from()
+    }
+
     /// The sequence number of the outstream that the flow expects next; behind the FIN if there was
     /// one. `None` if the flow is not followed.
     pub fn outstream_next(&self, key: &K) -> Option<u32> {

@@ -101,6 +101,26 @@ fn a_reply_is_held_until_it_is_whole_and_kept_until_it_is_acknowledged() {
     assert_eq!(scene.log.stats().logged, 1);
 }
 
+/// Who hands over waits for these.
+#[test]
+fn what_is_asked_is_unanswered_until_its_reply_is_whole() {
+    let mut scene = Scene::new(policy());
+    let unanswered = |scene: &Scene| scene.log.unanswered_from(&FLOW);
+    assert_eq!(unanswered(&scene), None);
+    scene.client(&[GET, &POST[..10]].concat());
+    assert_eq!(unanswered(&scene), Some(0));
+    let _ = scene.server(&OK[..39]);
+    assert_eq!(unanswered(&scene), Some(0));
+    let _ = scene.server(&OK[39..]);
+    assert_eq!(unanswered(&scene), Some(22), "a part of a request");
+    scene.client(&POST[10..43]);
+    let _ = scene.server(OK);
+    assert_eq!(unanswered(&scene), None, "answered before its body has come");
+    scene.client(&[&POST[43..], GET].concat());
+    assert_eq!(unanswered(&scene), Some(67));
+    assert_eq!(scene.log.unanswered_from(&2), None);
+}
+
 /// RFC 9112 §9.3.2. Each reply leaves when it is whole; it waits for nothing behind it.
 #[test]
 fn pipelined_replies_are_released_one_by_one() {

@@ -197,6 +197,17 @@ impl Held {
         self.log.why_open(key).is_some()
     }
 
+    /// The flows with a request, or a part of one, that has no whole reply, and the offset of the first
+    /// one.
+    pub fn unanswered(&self) -> impl Iterator<Item = (&FlowKey, u64)> {
+        self.log.keys().filter_map(|key| Some((key, self.log.unanswered_from(key)?)))
+    }
+
+    /// All that was asked before the flows were parked is answered.
+    pub fn say_parked(&mut self) {
+        self.records.push(Record::Parked);
+    }
+
     /// The offset in front of which the instream is not needed any more.
     pub fn instream_needed_from(&self, key: &FlowKey) -> Option<u64> {
         self.log.instream_needed_from(key)

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath::{Birth, Flow, FlowKey};
+use datapath::{Birth, Flow, FlowKey, Switchboard};
 use gate::Orders;
 use replies::codec::Record;
 use replies::{Plan, Policy, Why};
@@ -17,14 +17,20 @@ use thiserror::Error;
 
 use crate::deliver::{self, Delivery, Lingering, Listener, Step};
 use crate::held::{Held, Replies, Written, key_of};
+use crate::replay::after;
 use crate::{Duty, Engine, GIVE_UP, Notice, ResetReason, Start, Way, forge};
 
 /// How often deliveries are looked at; less often if there are many, at 5 us each.
 const DRIVE: Duration = Duration::from_millis(2);
 const DRIVE_EACH: Duration = Duration::from_micros(10);
 
+/// How long clients' requests may be kept from a primary that is about to hand over. Longer than it waits
+/// for the answer, so that none reaches it in the last moment.
+const PARKING: Duration = Duration::from_secs(3);
+/// How often it is looked whether all older ones are answered.
+const PARKING_LOOK: Duration = Duration::from_millis(2);
+
 /// What holding output needs.
-#[derive(Debug)]
 pub struct Holding {
     /// By service number; `None`: its output is not held.
     pub policies: Vec<Option<Arc<Policy>>>,
@@ -35,6 +41,8 @@ pub struct Holding {
     /// The data path makes the children that deliver of it
     /// ([`Datapath::set_deliverer`](datapath::Datapath::set_deliverer)).
     pub listener: Listener,
+    /// Of the engine's flows.
+    pub switchboard: Switchboard,
 }
 
 /// A record that a primary does not send.
@@ -49,6 +57,16 @@ pub(crate) struct Message {
     deliveries: HashMap<FlowKey, Carried>,
     lingering: Vec<Lingering>,
     drive_at: Instant,
+    switchboard: Switchboard,
+    /// The primary is about to hand over.
+    parking: Option<Parking>,
+}
+
+/// Clients' requests are parked until then (CLOCK_BOOTTIME, ns), and whether all older ones are answered
+/// is looked at next.
+struct Parking {
+    until_ns: u64,
+    look_at: Instant,
 }
 
 struct Carried {
@@ -74,6 +92,7 @@ enum Stage {
 impl Message {
     pub(crate) fn clear(&mut self) {
         self.held.clear();
+        self.parking = None;
         for (_, mut carried) in self.deliveries.drain() {
             carried.delivery.vanish();
         }
@@ -97,13 +116,15 @@ impl Message {
 impl Engine {
     /// Lets the output of some services be held. Before the first record.
     pub fn hold_output(&mut self, holding: Holding) {
-        let Holding { policies, budget, orders, listener } = holding;
+        let Holding { policies, budget, orders, listener, switchboard } = holding;
         self.message = Some(Box::new(Message {
             held: Held::new(orders, policies, budget),
             listener,
             deliveries: HashMap::new(),
             lingering: Vec::new(),
             drive_at: Instant::now(),
+            switchboard,
+            parking: None,
         }));
     }
 
@@ -140,6 +161,13 @@ impl Engine {
             Record::Lost { flow, .. } => {
                 let key = key_of(flow);
                 self.give_up(&key, Why::NotCaptured, now);
+                return Ok(());
+            }
+            Record::Park => {
+                let until_ns = hostnet::now_boottime_ns() + PARKING.as_nanos() as u64;
+                message.switchboard.park_until(until_ns);
+                // What was relayed a moment ago is in the log by then.
+                message.parking = Some(Parking { until_ns, look_at: now + PARKING_LOOK });
                 return Ok(());
             }
             _ => return Err(NotAnswered),
@@ -347,6 +375,7 @@ impl Engine {
         for (key, why) in message.held.advance(&self.table, now) {
             self.unprotect(&key, why);
         }
+        self.look_at_parking(now);
         let message = self.message.as_mut()?;
         if now >= message.drive_at {
             message.lingering.retain_mut(|lingering| lingering.is_open(now));
@@ -364,7 +393,32 @@ impl Engine {
         let message = self.message.as_ref()?;
         let idle = message.deliveries.is_empty() && message.lingering.is_empty();
         let drive = (!idle).then_some(message.drive_at);
-        drive.into_iter().chain(message.held.due()).min()
+        let parking = message.parking.as_ref().map(|parking| parking.look_at);
+        drive.into_iter().chain(parking).chain(message.held.due()).min()
+    }
+
+    /// Tells the primary once everything that reached it is answered.
+    fn look_at_parking(&mut self, now: Instant) {
+        let Some(message) = &mut self.message else { return };
+        let (Some(parking), Duty::Backup) = (&mut message.parking, &self.duty) else {
+            message.parking = None;
+            return;
+        };
+        if now < parking.look_at {
+            return;
+        }
+        parking.look_at = now + PARKING_LOOK;
+        let until_ns = parking.until_ns;
+        let reached_it = |(key, offset): (&FlowKey, u64)| {
+            let Some(flow) = self.table.get(key) else { return false };
+            let seq = flow.irs().wrapping_add(1).wrapping_add(offset as u32);
+            flow.parked_from(until_ns).is_none_or(|parked| after(parked, seq))
+        };
+        let over = hostnet::now_boottime_ns() >= until_ns;
+        if over || !message.held.unanswered().any(reached_it) {
+            message.parking = None;
+            message.held.say_parked();
+        }
     }
 
     fn drive(&mut self, key: &FlowKey, now: Instant) {

@@ -36,6 +36,32 @@ static __always_inline int send_to_peer(struct __sk_buff *skb, enum counter coun
 	return bpf_redirect(ctl.relay.ifindex, 0);
 }
 
+/* Who serves is about to change, and answers first what it has been asked. What a client asks then waits
+ * for the next primary: this one would not have the time to answer it, and it would be executed twice. */
+static __always_inline bool park(struct flow *flow, const struct packet *p,
+				 const struct flow_key *key, const struct share *share, __u64 now)
+{
+	__u64 until = share->parked_until_ns;
+	__u32 end = p->seq + p->payload_length + (p->flags & TCP_FIN ? 1 : 0);
+	bool begun = flow->parked == (__u32)until;
+	struct service *service;
+
+	if (now >= until || flow->state != FLOW_TRACKED || end == p->seq)
+		return false;
+	/* What has been relayed before may have been lost. */
+	if (!seq_after(end, begun ? flow->parked_from : flow->rcv_max))
+		return false;
+	service = service_of(key->server, key->server_port);
+	if (!service || !service->held)
+		return false;
+	if (!begun) {
+		flow->parked_from = flow->rcv_max;
+		flow->parked = until;
+	}
+	count(COUNT_PARKED);
+	return true;
+}
+
 /* Backup: log what must survive, then relay. */
 static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 			       const struct flow_key *key, __u32 service, __u32 epoch,
@@ -43,7 +69,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 {
 	__u64 now = now_ns();
 	bool journal = now < share->journal_until_ns;
-	bool refused;
+	bool refused, parked;
 	struct flow *flow;
 
 	if (!checksum_good(skb, p))
@@ -98,6 +124,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 	} else {
 		count(COUNT_UNTRACKED);
 	}
+	parked = park(flow, p, key, share, now);
 	if (!(p->flags & TCP_RST))
 		follow_client(skb, p, flow, now);
 	if (p->flags & TCP_FIN) {
@@ -112,7 +139,7 @@ static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 		leave_stray(key);
 		bpf_map_delete_elem(&flows, key);
 	}
-	return send_to_peer(skb, COUNT_RELAYED);
+	return parked ? TC_ACT_SHOT : send_to_peer(skb, COUNT_RELAYED);
 }
 
 /* Up to where the adopted child has sent, in its own view. What has been seen leaving is no measure:

@@ -53,6 +53,9 @@ struct share {
 	/* A backup logs only while its daemon lives; later it relays without logging: the primary
 	 * has gone simplex by then. CLOCK_BOOTTIME, ns. */
 	__u64 journal_until_ns;
+	/* A backup that is about to be handed the flows of held services keeps what their clients ask for
+	 * to itself before this instant: logged, and not relayed. CLOCK_BOOTTIME, ns. */
+	__u64 parked_until_ns;
 	/* Set by the data path in the instant a server crashes (C4), cleared by the daemon with
 	 * the next role: while set nothing leaves. */
 	__u8 crash_fenced;
@@ -136,6 +139,8 @@ struct flow {
 	__u32 snd_max;	  /* adopted: end of the highest segment the child has sent */
 	__u32 child_nxt;  /* adopted: what the child had sent, in its own view, when last asked */
 	__u32 seen_s;	  /* when a segment of it last passed this node, CLOCK_BOOTTIME in s */
+	__u32 parked;	  /* the low half of the parked_until_ns during which something was parked, or 0 */
+	__u32 parked_from; /* that is the client's bytes from here on */
 	__u32 service;
 	__u16 mss;	 /* the client's */
 	__u8 snd_wscale; /* the client's window scale: shifts windows we receive */
@@ -303,6 +308,7 @@ enum counter {
 	COUNT_ARP_SILENCED,	/* requests for a service address this node does not hold */
 	COUNT_ARP_REWRITTEN,	/* own requests that would have claimed a service address */
 	COUNT_REDIRECT_FAILED,
+	COUNT_PARKED,		/* clients' segments logged for the next primary, and not relayed */
 	COUNT_HELD_FLOWS,	/* connections that got a gate */
 	COUNT_UNHELD_FLOWS,	/* connections of a held service that could not get one */
 	COUNT_CAPTURED_BYTES,	/* from the server's writes */

@@ -48,9 +48,21 @@ pub enum Message {
     Switchover(Sender<Result<(), String>>),
     /// Of the flows in the scope with this index, those that began before the backup came have ended.
     Protected(usize),
+    /// All that the servers of flows in the scope with this index were asked is answered, or they had the
+    /// time to.
+    Quiet(usize),
     /// What asking around has found.
     Neighbours(Evidence),
     Shutdown,
+}
+
+/// What is done once servers have answered what they were asked.
+enum Then {
+    /// An operator wants the peer to serve; he is told whether that is under way.
+    SwitchOver(Sender<Result<(), String>>),
+    /// The flows in this scope are given back.
+    GiveBack(usize),
+    ShutDown,
 }
 
 /// What `status` shows of membership.
@@ -112,6 +124,8 @@ pub struct Membership {
     failed: Option<String>,
     /// Systemd has been told that this node has its roles.
     settled: bool,
+    /// What waits for servers to have answered, and in which scopes.
+    then: Vec<(Vec<usize>, Then)>,
 }
 
 /// What the thread is made of.
@@ -167,6 +181,7 @@ impl Membership {
             own_address: node.address.service,
             failed: None,
             settled: false,
+            then: Vec::new(),
         })
     }
 
@@ -352,9 +367,14 @@ impl Membership {
             Message::Supervisor(event) => self.on_server(event),
             // Unless something has changed while the question was under way.
             Message::Protected(index) if self.seats[index].may_be_given_back() => {
-                self.step(index, Event::SwitchoverRequested { by_user: false });
+                let waits =
+                    |(_, then): &(_, Then)| matches!(then, Then::GiveBack(i) if *i == index);
+                if !self.then.iter().any(waits) {
+                    self.quiesce(vec![index], Then::GiveBack(index));
+                }
             }
             Message::Protected(_) => {}
+            Message::Quiet(index) => self.on_quiet(index),
             Message::Neighbours(evidence) => {
                 self.step_all(&Event::ServiceLinkEvidence(evidence));
             }
@@ -385,22 +405,59 @@ impl Membership {
                 }
                 self.recovery = Some(Instant::now() + RECOVERY);
             }
-            Message::Switchover(answer) => {
+            Message::Switchover(answer) => self.quiesce(self.served(), Then::SwitchOver(answer)),
+            Message::Shutdown => self.quiesce(self.served(), Then::ShutDown),
+        }
+    }
+
+    /// The scopes whose flows this node serves.
+    fn served(&self) -> Vec<usize> {
+        let serves = |seat: &Seat| matches!(seat.view().role, cluster::Role::Primary { .. });
+        (0..self.seats.len()).filter(|&index| serves(&self.seats[index])).collect()
+    }
+
+    /// Has the servers answer what they were asked about the flows in some scopes that the peer is to be
+    /// handed: what they execute and do not answer would be executed again.
+    fn quiesce(&mut self, mut scopes: Vec<usize>, then: Then) {
+        // What will be refused has nobody waiting for it.
+        scopes.retain(|&index| self.seats[index].may_switch_over());
+        if self.output.is_none() || scopes.is_empty() {
+            return self.go_on(then);
+        }
+        scopes.iter().for_each(|&index| self.tell_output(index, output::Duty::Quiesce));
+        self.then.push((scopes, then));
+    }
+
+    fn on_quiet(&mut self, index: usize) {
+        for (scopes, _) in &mut self.then {
+            scopes.retain(|&scope| scope != index);
+        }
+        let all: Vec<_> = self.then.extract_if(.., |(scopes, _)| scopes.is_empty()).collect();
+        all.into_iter().for_each(|(_, then)| self.go_on(then));
+    }
+
+    fn go_on(&mut self, then: Then) {
+        match then {
+            Then::SwitchOver(answer) => {
                 // The operator may have left.
                 let _ = answer.send(self.switch_over());
             }
-            Message::Shutdown => self.step_all(&Event::Shutdown),
+            // Unless something has changed while the question was under way.
+            Then::GiveBack(index) if self.seats[index].may_be_given_back() => {
+                self.step(index, Event::SwitchoverRequested { by_user: false });
+            }
+            Then::GiveBack(_) => {}
+            Then::ShutDown => self.step_all(&Event::Shutdown),
         }
     }
 
     /// The peer is to serve all that this node serves. Refused if it may have nothing of it.
     fn switch_over(&mut self) -> Result<(), String> {
-        let serves = |seat: &Seat| matches!(seat.view().role, cluster::Role::Primary { .. });
-        // A node that serves nothing is asked all the same: it knows why not.
-        let ours: Vec<usize> = match self.seats.iter().any(serves) {
-            true => (0..self.seats.len()).filter(|&index| serves(&self.seats[index])).collect(),
-            false => vec![0],
-        };
+        let mut ours = self.served();
+        if ours.is_empty() {
+            // Asked all the same: the core knows why not.
+            ours.push(0);
+        }
         let mut outcome = Ok(());
         for index in ours {
             let actions = self.seats[index].step(Event::SwitchoverRequested { by_user: true });

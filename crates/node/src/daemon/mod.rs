@@ -106,7 +106,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let endpoints: Vec<(IpAddr, u16)> = endpoints(&config).into_iter().flatten().collect();
     let secrets = Secrets { psk: psk.clone(), identity: identity(&config), rng: Rng::system() };
     let output = match holds_output(&config) {
-        true => Some(start_output(&config, &datapath, &tun, secrets.clone())?),
+        true => Some(start_output(&config, &datapath, &tun, secrets.clone(), post.clone())?),
         false => None,
     };
     let worker = {
@@ -218,6 +218,7 @@ fn start_output(
     datapath: &Datapath,
     tun: &Tun,
     secrets: Secrets,
+    membership: inbox::Post<Message>,
 ) -> anyhow::Result<(inbox::Post<output::Order>, JoinHandle<()>)> {
     let node = &config.node;
     let own = [node.address.service, node.address.cluster];
@@ -232,6 +233,7 @@ fn start_output(
             .map(|scope| Ok(scope.table(datapath.flow_table()?)))
             .collect::<anyhow::Result<Vec<_>>>()?,
         ringer: datapath.ringer()?,
+        membership,
     };
     output::start(move || Ok(parts))
 }
@@ -295,6 +297,7 @@ fn holding(
     datapath: &Datapath,
     tun: &Tun,
 ) -> anyhow::Result<Holding> {
+    let switchboard = datapath.switchboard();
     let listener = Listener::open().context("cannot open the socket that delivers replies")?;
     datapath.set_deliverer(scope.share(), listener.as_fd())?;
     Ok(Holding {
@@ -302,6 +305,7 @@ fn holding(
         budget,
         orders: Orders::new(tun.try_clone()?),
         listener,
+        switchboard: scope.switchboard(switchboard),
     })
 }
 

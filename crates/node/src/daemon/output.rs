@@ -21,12 +21,16 @@ use takeover::key_of;
 
 use super::inbox::{Inbox, Post};
 use super::journal::come_first;
+use super::membership;
 use super::scope;
 use super::stream::{Broken, Secrets, Stream};
 use super::told::Told;
 
 /// Pause between two rings; eight times what a ring takes, if that is longer.
 const RING: Duration = Duration::from_millis(1);
+
+/// How long servers may take for what they were asked before their node hands over.
+const LAST_REPLIES: Duration = Duration::from_secs(1);
 
 /// What the membership thread asks for.
 pub enum Order {
@@ -45,6 +49,9 @@ pub enum Duty {
     CrashKept,
     /// It does not serve.
     Silent,
+    /// It is about to hand over: tell the membership thread once all that servers were asked is answered,
+    /// or they had the time to.
+    Quiesce,
 }
 
 /// What the thread is made of.
@@ -59,6 +66,7 @@ pub struct Parts {
     /// Of each scope.
     pub tables: Vec<FlowTable>,
     pub ringer: Option<Ringer>,
+    pub membership: Post<membership::Message>,
 }
 
 /// Sockets that the backup calls.
@@ -123,7 +131,7 @@ impl Bell {
 }
 
 fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
-    let Parts { listeners, peers, secrets, source, orders, tables, ringer } = parts;
+    let Parts { listeners, peers, secrets, source, orders, tables, ringer, membership } = parts;
     let told = RefCell::new(tables.iter().map(|_| Told::default()).collect::<Vec<_>>());
     let unread = Cell::new(false);
     let ring = source
@@ -136,12 +144,14 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
         })
         .context("cannot read the output ring")?;
     let mut bell = Bell { ringer, wanted: false, not_before: Instant::now() };
-    let primary = |table| Primary { table, epoch: None, stream: None, listed: false };
+    let primary =
+        |table| Primary { table, epoch: None, stream: None, listed: false, quiet_by: None };
     let mut primaries: Vec<_> = tables.into_iter().map(primary).collect();
     let mut door = Door { secrets, calling: Vec::new() };
     loop {
         let deadline = door.calling.iter().filter_map(Stream::deadline).min();
-        let due = deadline.into_iter().chain(bell.due()).min();
+        let quiet_by = primaries.iter().filter_map(|primary| primary.quiet_by);
+        let due = deadline.into_iter().chain(quiet_by).chain(bell.due()).min();
         let mut fds = vec![PollFd::new(inbox.as_fd(), PollFlags::POLLIN)];
         fds.extend(listeners.iter().map(|l| PollFd::new(l.as_fd(), PollFlags::POLLIN)));
         for stream in door.calling.iter().chain(primaries.iter().flat_map(|p| &p.stream)) {
@@ -179,6 +189,7 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
                 }
                 Duty::CrashKept => told.keep_crashed(),
                 Duty::Silent => primary.end(told),
+                Duty::Quiesce => primary.quiesce(told, now),
             }
         }
         for listener in listeners.iter().filter(|_| called) {
@@ -206,7 +217,13 @@ fn run(parts: Parts, inbox: &Inbox<Order>) -> anyhow::Result<()> {
             let said = primary.say(told);
             primary.unless_broken(said, told);
         }
-        bell.ring_if_due(Instant::now());
+        let now = Instant::now();
+        for (index, primary) in primaries.iter_mut().enumerate() {
+            if primary.quiet_by.take_if(|by| *by <= now).is_some() {
+                membership.send(membership::Message::Quiet(index));
+            }
+        }
+        bell.ring_if_due(now);
     }
 }
 
@@ -267,6 +284,8 @@ struct Primary {
     stream: Option<Stream>,
     /// The backup has said on it what it holds.
     listed: bool,
+    /// It is about to hand over: when that is to be, unless the backup says before that all is answered.
+    quiet_by: Option<Instant>,
 }
 
 impl Primary {
@@ -286,9 +305,19 @@ impl Primary {
         }
     }
 
+    /// The backup is to keep what clients ask from now on. If it cannot hear that, nothing is waited for.
+    fn quiesce(&mut self, told: &mut Told, now: Instant) {
+        let hears = self.epoch.is_some() && self.stream.is_some() && self.listed;
+        if hears {
+            told.frames().push(&Record::Park);
+        }
+        self.quiet_by = Some(if hears { now + LAST_REPLIES } else { now });
+    }
+
     fn end(&mut self, told: &mut Told) {
         self.epoch = None;
         self.stream = None;
+        self.be_quiet();
         *told = Told::default();
     }
 
@@ -298,6 +327,12 @@ impl Primary {
         for key in self.table.gated() {
             report(&key, orders.open(&key));
         }
+    }
+
+    /// There is nothing more to wait for.
+    fn be_quiet(&mut self) {
+        let now = Instant::now();
+        self.quiet_by = self.quiet_by.map(|by| by.min(now));
     }
 
     fn hear(&mut self, orders: &Orders, told: &mut Told, now: Instant) -> Result<(), Broken> {
@@ -326,6 +361,7 @@ impl Primary {
                     told.opened(&key);
                     report(&key, orders.open(&key));
                 }
+                Record::Parked => self.be_quiet(),
                 _ => return Err(Broken::NotAsked),
             }
         }
@@ -345,6 +381,7 @@ impl Primary {
         if let Err(error) = outcome {
             tracing::warn!(%error, "the connection to the backup is lost");
             self.stream = None;
+            self.be_quiet();
             // What is in them is said not to have arrived when the backup calls again.
             told.begin_anew();
         }

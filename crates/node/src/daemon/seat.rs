@@ -84,6 +84,11 @@ impl Seat {
         self.noted = false;
     }
 
+    /// Whether the peer could be handed these flows now.
+    pub fn may_switch_over(&self) -> bool {
+        self.core.may_switch_over().is_ok()
+    }
+
     /// An operator wants the peer to serve, until this node's next life.
     pub fn retire(&mut self) {
         self.core.set_prefers_primary(false);
