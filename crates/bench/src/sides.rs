@@ -1,6 +1,7 @@
 //! Interleaved runs on both sides.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use demo::clock::now_ns;
 use serde_json::{Map, Value};
 
 use crate::plan::{Experiment, Measured};
@@ -60,7 +61,11 @@ impl Sides {
                         order.reverse();
                     }
                     for side in order {
-                        let got = measure(run.twin, side)?;
+                        let began_ns = now_ns();
+                        let got = measure(run.twin, side).with_context(|| {
+                            let history = run.twin.history(began_ns);
+                            format!("{side:?}, where the nodes did: {history}")
+                        })?;
                         if round > 0 {
                             figures[usize::from(side == Side::Bare)].push(got);
                         }
