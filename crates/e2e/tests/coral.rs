@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use demo::pair::other;
-use demo::shop::{self, Audit, Customer, Execution, Kind, Reign, Request, dial_from, read_logs};
+use demo::shop::{self, Audit, Customer, Kind, Reign, Request, dial_from, read_logs};
 use e2e::{How, PATIENCE, Scenario, Stage, undisturbed};
 use lab::{Armed, FrameFilter, Link, Transport, Trip, Way};
 use nix::sys::signal::{Signal, kill};
@@ -14,8 +14,8 @@ use nix::unistd::Pid;
 
 /// How many pages are asked for until a frame passes that only some of them make.
 const MOST_PAGES: usize = 100;
-/// The protocol of orders between the nodes: one for experiments (RFC 3692).
-const ORDER: Transport = Transport::Other(253);
+/// Orders between the nodes: their protocol is one for experiments (RFC 3692).
+const ORDER: FrameFilter = FrameFilter { transport: Some(Transport::Other(253)), ..TCP };
 
 /// Segments with data, to the service.
 const REQUEST: FrameFilter = FrameFilter { payload: Some(true), ..TO_SERVICE };
@@ -42,6 +42,9 @@ const TO_SERVICE: FrameFilter = FrameFilter { destination: Some(80), ..TCP };
 const OF_SERVICE: FrameFilter = FrameFilter { source: Some(80), ..TCP };
 const CONTROL: u8 = FrameFilter::SYN | FrameFilter::FIN | FrameFilter::RST;
 
+/// A cable's end, and which way of it.
+type At = (&'static str, Link, Way);
+
 /// A customer who has bought once.
 struct Row {
     stage: Stage,
@@ -67,7 +70,7 @@ impl Row {
     /// On the next such frame at this cable's end `victim` dies, or the frame is lost, or both.
     fn arm(
         &self,
-        (host, link, way): (&str, Link, Way),
+        (host, link, way): At,
         frame: FrameFilter,
         lost: bool,
         victim: Option<&str>,
@@ -119,22 +122,17 @@ impl Row {
         self.hears(&request)
     }
 
-    /// Asks for pages of many lengths until the frame has passed; the last page's request and who has
-    /// made it.
+    /// Asks for pages of many lengths until the frame has passed; who has made the last one.
     #[track_caller]
-    fn asks_until(&mut self, armed: &Armed) -> (Request, String) {
+    fn asks_until(&mut self, armed: &Armed) -> String {
         for _ in 0..MOST_PAGES {
             let request = self.asks(Kind::Page);
             let instance = self.hears(&request);
             if self.stage.has_tripped(armed, Duration::ZERO) {
-                return (request, instance);
+                return instance;
             }
         }
         panic!("the frame did not pass in {MOST_PAGES} pages");
-    }
-
-    fn executions(&self) -> Vec<Execution> {
-        read_logs(self.stage.pair.lab.dir()).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
     /// He buys once more. Each of his requests has one reply, which its last execution has made, and
@@ -144,7 +142,7 @@ impl Row {
         self.buys();
         let heard = self.stage.heard();
         let reigns = Reign::of(self.primary, heard.iter().map(|(node, event)| (*node, event)));
-        let executions = self.executions();
+        let executions = read_logs(self.stage.pair.lab.dir()).unwrap_or_else(|e| panic!("{e:#}"));
         let notes = self.customer.leave();
         let audit = Audit::new(std::slice::from_ref(&notes), &executions, &[reigns]);
         assert!(audit.faults.is_empty(), "{:#?}", audit.faults);
@@ -272,7 +270,7 @@ fn table_1_primary_dies_after_a_reply_is_logged_and_before_it_is_sent() {
         let primary = row.primary;
         // The first segment of a reply that the primary itself sends, since it is a long one.
         let armed = row.arm((primary, Link::Service, Way::FromHost), REPLY, true, Some(primary));
-        let (_, instance) = row.asks_until(&armed);
+        let instance = row.asks_until(&armed);
         assert!(instance.starts_with(primary), "{instance} has made it");
         row.ends(0);
     });
@@ -291,11 +289,12 @@ fn table_1_primary_dies_between_requests() {
 
 // Table 2: recovery from a lost message.
 
-#[test]
-fn table_2_client_data_is_lost_on_its_way_to_the_backup() {
+/// The first such frame of a purchase is lost.
+#[track_caller]
+fn a_purchase_loses(at: fn(&Row) -> At, frame: FrameFilter) {
     undisturbed(|| {
         let mut row = Row::begin();
-        let armed = row.arm((row.backup(), Link::Service, Way::ToHost), REQUEST, true, None);
+        let armed = row.arm(at(&row), frame, true, None);
         let request = row.asks(Kind::Buy);
         row.trips(&armed);
         row.hears(&request);
@@ -303,16 +302,25 @@ fn table_2_client_data_is_lost_on_its_way_to_the_backup() {
     });
 }
 
-#[test]
-fn table_2_client_data_is_lost_on_its_way_from_the_backup_to_the_primary() {
+/// The first such frame is lost that comes of pages of many lengths.
+#[track_caller]
+fn a_page_loses(at: fn(&Row) -> At, frame: FrameFilter) {
     undisturbed(|| {
         let mut row = Row::begin();
-        let armed = row.arm((row.primary, Link::Cluster, Way::ToHost), REQUEST, true, None);
-        let request = row.asks(Kind::Buy);
-        row.trips(&armed);
-        row.hears(&request);
+        let armed = row.arm(at(&row), frame, true, None);
+        row.asks_until(&armed);
         row.ends_without_a_failover();
     });
+}
+
+#[test]
+fn table_2_client_data_is_lost_on_its_way_to_the_backup() {
+    a_purchase_loses(|row| (row.backup(), Link::Service, Way::ToHost), REQUEST);
+}
+
+#[test]
+fn table_2_client_data_is_lost_on_its_way_from_the_backup_to_the_primary() {
+    a_purchase_loses(|row| (row.primary, Link::Cluster, Way::ToHost), REQUEST);
 }
 
 #[test]
@@ -333,54 +341,26 @@ fn table_2_server_ack_is_lost_on_its_way_to_the_client() {
 
 #[test]
 fn table_2_server_data_is_lost_on_its_way_to_the_backup() {
-    undisturbed(|| {
-        let mut row = Row::begin();
-        let armed = row.arm((row.primary, Link::Cluster, Way::FromHost), DATA, true, None);
-        let request = row.asks(Kind::Buy);
-        row.trips(&armed);
-        row.hears(&request);
-        row.ends_without_a_failover();
-    });
+    a_purchase_loses(|row| (row.primary, Link::Cluster, Way::FromHost), DATA);
 }
 
 /// The acknowledgement is the order to release a reply.
 #[test]
 fn table_2_server_ack_is_lost_on_its_way_from_the_backup_to_the_primary() {
-    undisturbed(|| {
-        let mut row = Row::begin();
-        let order = FrameFilter { transport: Some(ORDER), ..FrameFilter::default() };
-        let armed = row.arm((row.primary, Link::Cluster, Way::ToHost), order, true, None);
-        row.asks_until(&armed);
-        row.ends_without_a_failover();
-    });
+    a_page_loses(|row| (row.primary, Link::Cluster, Way::ToHost), ORDER);
 }
 
 #[test]
 fn table_2_server_data_is_lost_on_its_way_to_the_client() {
-    undisturbed(|| {
-        let mut row = Row::begin();
-        let armed = row.arm((row.primary, Link::Service, Way::FromHost), REPLY, true, None);
-        row.asks_until(&armed);
-        row.ends_without_a_failover();
-    });
+    a_page_loses(|row| (row.primary, Link::Service, Way::FromHost), REPLY);
 }
 
 #[test]
 fn table_2_client_ack_is_lost_on_its_way_to_the_backup() {
-    undisturbed(|| {
-        let mut row = Row::begin();
-        let armed = row.arm((row.backup(), Link::Service, Way::ToHost), ACK, true, None);
-        row.asks_until(&armed);
-        row.ends_without_a_failover();
-    });
+    a_page_loses(|row| (row.backup(), Link::Service, Way::ToHost), ACK);
 }
 
 #[test]
 fn table_2_client_ack_is_lost_on_its_way_from_the_backup_to_the_primary() {
-    undisturbed(|| {
-        let mut row = Row::begin();
-        let armed = row.arm((row.primary, Link::Cluster, Way::ToHost), ACK, true, None);
-        row.asks_until(&armed);
-        row.ends_without_a_failover();
-    });
+    a_page_loses(|row| (row.primary, Link::Cluster, Way::ToHost), ACK);
 }
