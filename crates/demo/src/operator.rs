@@ -184,6 +184,13 @@ pub struct Event {
     pub fields: Map<String, Value>,
 }
 
+impl Event {
+    /// Whether it is about the flows of this share. Those that name none are about all.
+    pub fn is_about(&self, share: u64) -> bool {
+        self.fields.get("share").and_then(Value::as_u64).is_none_or(|its| its == share)
+    }
+}
+
 /// The operator socket of one node.
 #[derive(Clone, Debug)]
 pub struct Operator {

@@ -189,11 +189,7 @@ impl Witness {
         // that at which the kernel may first have obeyed; why it has it a node tells when it can.
         let mut primary_since = BTreeMap::<&str, u64>::new();
         let mut alone_since = BTreeMap::<&str, u64>::new();
-        // Events that name no share are about all.
-        let others = |event: &Event| {
-            let its = event.fields.get("share").and_then(|share| share.as_u64());
-            share.is_some() && its.is_some() && its != share.map(u64::from)
-        };
+        let others = |event: &Event| share.is_some_and(|share| !event.is_about(share.into()));
         for ((boottime_ns, node, _), event) in &known.events {
             if others(event) {
                 continue;

@@ -458,10 +458,8 @@ impl Stage {
     pub(crate) fn reigns(&self, cut_off: Option<Who>) -> Vec<Vec<Reign>> {
         let heard = self.witness.heard();
         let of = |(share, first): (usize, &&str)| {
-            let its = |event: &Event| {
-                let of = event.fields.get("share").and_then(Value::as_u64);
-                event.boottime_ns >= self.up_ns && of.is_none_or(|of| of == share as u64)
-            };
+            let its =
+                |event: &Event| event.boottime_ns >= self.up_ns && event.is_about(share as u64);
             let events = heard.iter().filter(|(_, event)| its(event));
             let mut reigns = Reign::of(first, events.map(|(node, event)| (*node, event)));
             if let Some(who) = cut_off {
