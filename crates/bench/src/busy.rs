@@ -1,15 +1,19 @@
 //! How things change with the number of clients, the length of the replies, the number of
 //! transfers: the curves that the papers draw, and the rate of new connections.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use crate::load::{closed_loop, connect_times, connections, downloads, latencies, uploads};
-use crate::plan::{Depth, Experiment, head};
+use anyhow::ensure;
+
+use crate::load::{Opened, closed_loop, connect_times, connections, downloads, latencies, uploads};
+use crate::plan::{Depth, Experiment, Run, head};
 use crate::record::{Bar, Section};
 use crate::scheme::Scheme;
 use crate::sides::{Column, Mbit, Sides};
 use crate::stats::percentile;
-use crate::twin::{BULKS, SMALL, reply_path};
+use crate::twin::{BULKS, SMALL, Side, reply_path};
 
 const MB: u64 = 1_000_000;
 /// Clients of the Webstone curve.
@@ -18,6 +22,8 @@ const CLIENTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 pub const REPLIES_KIB: [usize; 6] = [0, 1, 5, 10, 20, 50];
 /// Transfers at a time.
 const PARALLEL: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];
+/// Of so many new connections one may be reset, which the kernel does: see [`Opened`].
+const RESET_IN: u64 = 5_000;
 /// Pairs of runs of a curve's point.
 const REPETITIONS: usize = 5;
 
@@ -119,11 +125,30 @@ fn new_connections(scheme: Scheme) -> Experiment {
         ),
     ];
     let columns = columns.into_iter().map(Column::Both).collect();
-    sides(columns, Some(1000), 0.7).experiment(|twin, side| {
+    let opened: Rc<[Cell<Opened>; 2]> = Rc::default();
+    let counts = Rc::clone(&opened);
+    let sides = sides(columns, Some(1000), 0.7);
+    let experiment = sides.experiment(move |twin, side| {
         let (at, span) = (twin.at(side, false), Duration::from_millis(300));
-        let (times, rate) = twin.client(side)?.in_netns(|| {
+        let ((times, alone), (rate, together)) = twin.client(side)?.in_netns(|| {
             anyhow::Ok((connect_times(at, SMALL, span)?, connections(at, SMALL, 16, span)?))
         })??;
+        let count = &counts[usize::from(side == Side::Bare)];
+        count.set(count.get() + alone + together);
         Ok(vec![percentile(&times, 50.0), percentile(&times, 99.0), rate])
-    })
+    });
+    let measure = experiment.measure;
+    let measure = Box::new(move |run: &Run| {
+        let mut measured = measure(run)?;
+        for (side, opened) in [Side::Protected, Side::Bare].into_iter().zip(&*opened) {
+            let Opened { answered, reset } = opened.get();
+            ensure!(
+                reset * RESET_IN <= answered,
+                "{side:?}: {reset} new connections were reset, {answered} were answered"
+            );
+            measured.more.insert(format!("reset_{side:?}").to_lowercase(), reset.into());
+        }
+        Ok(measured)
+    });
+    Experiment { measure, ..experiment }
 }

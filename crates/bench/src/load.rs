@@ -6,6 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Add;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -322,8 +323,47 @@ fn thread_cpu_us() -> anyhow::Result<f64> {
     Ok(spent.num_microseconds() as f64)
 }
 
+/// New connections that had their answer, and those that were reset: see [`not_reset`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// With an answer.
+    pub answered: u64,
+    /// Without.
+    pub reset: u64,
+}
+
+impl Add for Opened {
+    type Output = Opened;
+
+    fn add(self, more: Opened) -> Opened {
+        Opened { answered: self.answered + more.answered, reset: self.reset + more.reset }
+    }
+}
+
+impl Opened {
+    fn note(&mut self, connection: anyhow::Result<()>) -> anyhow::Result<()> {
+        match not_reset(connection)? {
+            Some(()) => self.answered += 1,
+            None => self.reset += 1,
+        }
+        Ok(())
+    }
+}
+
+/// `None` of what the server has reset. Linux 6.18 does that to some new connections by itself,
+/// protected or not (`docs/kernel-facts.md`, "An ACK may meet neither request nor child"): whoever
+/// opens connections by the ten thousand counts them.
+fn not_reset<T>(connection: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    let reset = |e: &std::io::Error| e.kind() == ErrorKind::ConnectionReset;
+    match connection {
+        Ok(done) => Ok(Some(done)),
+        Err(e) if e.downcast_ref().is_some_and(reset) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// `clients` threads that each connect, ask once, and see the server close, for `span`;
-/// connections per second.
+/// connections per second, and how they went.
 ///
 /// # Errors
 /// A reply is not right.
@@ -332,32 +372,37 @@ pub fn connections(
     path: &str,
     clients: usize,
     span: Duration,
-) -> anyhow::Result<f64> {
+) -> anyhow::Result<(f64, Opened)> {
     let begin = Instant::now();
-    let done = on_threads(clients, |_| {
-        let mut done = 0;
+    let each = on_threads(clients, |_| {
+        let mut opened = Opened::default();
         while begin.elapsed() < span {
-            Http::once(at, path)?;
-            done += 1;
+            opened.note(Http::once(at, path))?;
         }
-        Ok(done)
+        Ok(opened)
     })?;
-    Ok(done.into_iter().sum::<u64>() as f64 / begin.elapsed().as_secs_f64())
+    let took_s = begin.elapsed().as_secs_f64();
+    let all = each.into_iter().fold(Opened::default(), Add::add);
+    Ok((all.answered as f64 / took_s, all))
 }
 
-/// How long connecting takes, µs, one connection after the other for `span`.
+/// How long connecting takes, µs, one connection after the other for `span`, and how they went.
 ///
 /// # Errors
 /// Nobody answers.
-pub fn connect_times(at: SocketAddr, path: &str, span: Duration) -> anyhow::Result<Vec<f64>> {
-    let (mut times, begin) = (Vec::new(), Instant::now());
+pub fn connect_times(
+    at: SocketAddr,
+    path: &str,
+    span: Duration,
+) -> anyhow::Result<(Vec<f64>, Opened)> {
+    let (mut times, mut opened, begin) = (Vec::new(), Opened::default(), Instant::now());
     while begin.elapsed() < span {
         let called = Instant::now();
         let http = Http::connect_with(at, path, CLOSE)?;
         times.push(called.elapsed().as_secs_f64() * 1e6);
-        http.last()?;
+        opened.note(http.last())?;
     }
-    Ok(times)
+    Ok((times, opened))
 }
 
 /// Downloads `path` on `count` connections at once, for `span` from when all of them have had a
@@ -512,8 +557,29 @@ pub(crate) mod tests {
     #[test]
     fn connections_end_with_the_server_closing() {
         let at = server(1_000_000, Duration::ZERO);
-        assert!(connections(at, "/", 2, Duration::from_millis(50)).unwrap() > 0.0);
-        assert!(!connect_times(at, "/", Duration::from_millis(20)).unwrap().is_empty());
+        let (rate, opened) = connections(at, "/", 2, Duration::from_millis(50)).unwrap();
+        assert!(rate > 0.0 && opened.answered > 0 && opened.reset == 0, "{rate}, {opened:?}");
+        let (times, opened) = connect_times(at, "/", Duration::from_millis(20)).unwrap();
+        let expected = Opened { answered: times.len() as u64, reset: 0 };
+        assert!(opened == expected && !times.is_empty(), "{opened:?}");
+    }
+
+    #[test]
+    fn a_reset_is_counted_and_another_failure_is_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (first, _) = listener.accept().unwrap();
+            first.peek(&mut [0]).unwrap();
+            drop(first); // with a request that was not read: that is a reset
+            let (mut second, _) = listener.accept().unwrap();
+            assert!(second.read(&mut [0; 4096]).unwrap() > 0);
+        });
+        let mut opened = Opened::default();
+        opened.note(Http::once(at, "/")).unwrap();
+        assert_eq!(opened, Opened { answered: 0, reset: 1 });
+        let error = opened.note(Http::once(at, "/")).unwrap_err().to_string();
+        assert!(error.contains("closed before the reply's end"), "{error}");
     }
 
     #[test]
