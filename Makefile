@@ -19,6 +19,8 @@ TARGET := $(shell uname -m)-unknown-linux-gnu
 # Tests make namespaces and load BPF programs: cargo builds as the user, the tests run as root.
 RUNNER := $(if $(SUDO),CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUNNER="$(SUDO)")
 BIN := target/release/steadfast
+# No member of the workspace: see its Cargo.toml.
+RUNTIME := crates/runtime/program
 DEMO ?=
 FULL ?=
 ONLY ?=
@@ -55,6 +57,8 @@ torture: deps-run build
 lint: deps
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cd $(RUNTIME) && cargo fmt --check
+	cd $(RUNTIME) && cargo clippy --locked --target-dir ../../../target/runtime -- -D warnings
 
 build: deps
 	cargo build --release --bin steadfast

@@ -2,8 +2,10 @@
 //!
 //! Exit codes are part of the interface: 0 done; 1 it failed (`check`: something must be mended,
 //! `demo`: a client noticed); 2 the command line is wrong; 3 the configuration or the key is
-//! wrong, so that a service manager need not try again.
+//! wrong, so that a service manager need not try again. `passthrough` ends as its command does, or,
+//! as in a shell, with 126 or 127.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,7 +19,8 @@ const EXIT_CODES: &str = "Exit codes:
   0  done
   1  it failed; `check`: something must be mended; `demo`: a client noticed
   2  the command line is wrong
-  3  the configuration or the key is wrong: trying again will not help";
+  3  the configuration or the key is wrong: trying again will not help
+`passthrough` ends as its command does; 126: it may not be executed; 127: there is none";
 
 /// TCP connections that outlive the server host behind them.
 #[derive(Debug, Parser)]
@@ -48,6 +51,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Hosts in network namespaces, running the real daemon, to try things out
     Lab(::lab::cli::LabArgs),
+    /// Run a program under the in-process runtime, which makes its system calls as they are
+    Passthrough(PassthroughArgs),
 }
 
 #[derive(Debug, Args)]
@@ -141,6 +146,18 @@ pub struct DemoArgs {
     pub keep: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct PassthroughArgs {
+    /// The program, and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scheme {
     /// Downloads of a file, which the other node's server can send again
@@ -189,12 +206,16 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Switchover(arg) => operator::switchover(&state_dir(&arg)?)?,
         Command::Demo(args) => return lab::demo(&args),
         Command::Lab(args) => return lab::run(args),
+        Command::Passthrough(args) => match launch::passthrough(&args.command)? {},
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     let key = error.downcast_ref::<KeyError>();
+    if error.is::<launch::NotFound>() {
+        return launch::NOT_FOUND;
+    }
     let wrong_key = key.is_some_and(|error| !matches!(error, KeyError::Unwritable { .. }));
     if wrong_key || error.is::<ConfigError>() { 3 } else { 1 }
 }

@@ -1,0 +1,251 @@
+//! `clone`, `clone3`, `fork`, `vfork`: threads and processes.
+//!
+//! A child that has a *copy* of the memory goes on where its parent is, on a stack that looks the
+//! same. One that *shares* it (a thread, or a child of `vfork` until it execs) gets a slot, and begins
+//! on the slot's stack with a copy of the context that its parent goes back with. Either has to have
+//! its calls reported again, which the kernel does for nobody but the thread that has asked for it.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+
+use linux_raw_sys::errno::E2BIG;
+use linux_raw_sys::general::*;
+use syscalls::Sysno;
+
+use crate::dispatch::{before_signals, value};
+use crate::frame::Context;
+use crate::process::{Action, Process};
+use crate::sigset::SIGNALS;
+use crate::sys::{self, Args, EINVAL, error};
+use crate::thread::{self, Slot, Thread};
+use crate::{exec, memory, own, signal};
+
+/// `struct clone_args`, as words.
+type Clone3 = [u64; 11];
+const FLAGS: usize = word(offset_of!(clone_args, flags));
+const EXIT_SIGNAL: usize = word(offset_of!(clone_args, exit_signal));
+const STACK: usize = word(offset_of!(clone_args, stack));
+const STACK_SIZE: usize = word(offset_of!(clone_args, stack_size));
+const _: () = assert!(size_of::<Clone3>() == size_of::<clone_args>());
+
+/// The first version of `struct clone_args`, bytes.
+const CLONE3_LEAST: usize = 64;
+
+const VM: u64 = CLONE_VM as u64;
+const VFORK: u64 = CLONE_VFORK as u64;
+const SIGHAND: u64 = CLONE_SIGHAND as u64;
+const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+
+const fn word(offset: usize) -> usize {
+    offset / size_of::<u64>()
+}
+
+global_asm!(
+    ".text",
+    ".globl steadfast_birth, steadfast_birth_behind",
+    ".balign 16",
+    // (number: rdi, arguments: rsi, the child's context: rdx, its thread: rcx)
+    "steadfast_birth:",
+    "push rbx",
+    "push r12",
+    "mov rbx, rdx",
+    "mov r12, rcx",
+    "mov rax, rdi",
+    "mov r11, rsi",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    "syscall",
+    "steadfast_birth_behind:",
+    "test rax, rax",
+    "jz 2f",
+    "pop r12",
+    "pop rbx",
+    "ret",
+    "2:",
+    "wrgsbase r12",
+    "mov rdi, rbx",
+    "call {born}",
+    "ud2",
+    born = sym born,
+);
+
+unsafe extern "C" {
+    fn steadfast_birth(
+        number: usize,
+        args: *const Args,
+        context: *mut Context,
+        thread: usize,
+    ) -> isize;
+    static steadfast_birth_behind: u8;
+}
+
+/// The address behind the instruction that makes a child that shares the memory.
+pub fn behind_birth() -> usize {
+    &raw const steadfast_birth_behind as usize
+}
+
+/// What the program has asked for.
+struct Wanted {
+    /// The call that makes it.
+    name: Sysno,
+    /// Its arguments, but that those of `clone3` are in `clone3`.
+    args: Args,
+    clone3: Clone3,
+    flags: u64,
+    /// Where the child's stack pointer is to be; 0: where its parent's is.
+    sp: usize,
+}
+
+/// Makes a thread or a process.
+pub fn make(thread: &'static Thread, name: Sysno, args: Args, context: &mut Context) -> isize {
+    let mut make = || {
+        let wanted = Wanted::new(name, args)?;
+        before_signals(thread)?;
+        if wanted.flags & VM == 0 {
+            wanted.copy(thread, context)
+        } else {
+            wanted.share(thread, context)
+        }
+    };
+    value(make())
+}
+
+impl Wanted {
+    fn new(name: Sysno, args: Args) -> Result<Wanted, isize> {
+        let plain = |flags: u64, sp| {
+            let mut args = args;
+            args[0] = flags as usize;
+            Wanted { name: Sysno::clone, args, clone3: [0; 11], flags, sp }
+        };
+        match name {
+            Sysno::clone3 => Wanted::clone3(args),
+            Sysno::clone => Ok(plain(args[0] as u64, args[1])),
+            Sysno::vfork => Ok(plain(VM | VFORK | u64::from(SIGCHLD), 0)),
+            _ => Ok(plain(u64::from(SIGCHLD), 0)),
+        }
+    }
+
+    fn clone3(args: Args) -> Result<Wanted, isize> {
+        let [at, size, ..] = args;
+        if size < CLONE3_LEAST {
+            return Err(EINVAL);
+        } else if size > size_of::<Clone3>() {
+            return Err(error(E2BIG)); // from a later kernel's header, and not all of it zeros
+        }
+        let mut clone3: Clone3 = [0; 11];
+        // SAFETY: any bytes are integers.
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut(clone3.as_mut_ptr().cast::<u8>(), size) };
+        memory::read_bytes(at, bytes)?;
+        if (clone3[STACK] == 0) != (clone3[STACK_SIZE] == 0) || clone3[EXIT_SIGNAL] > 0xff {
+            return Err(EINVAL);
+        }
+        let (flags, sp) = (clone3[FLAGS], (clone3[STACK] + clone3[STACK_SIZE]) as usize);
+        // What handlers do is not the kernel's to forget.
+        clone3[FLAGS] &= !CLEAR_SIGHAND;
+        Ok(Wanted { name: Sysno::clone3, args, clone3, flags, sp })
+    }
+
+    /// The arguments, for a child on this stack; none: on its parent's.
+    fn on_stack(&mut self, start: usize, end: usize) -> &Args {
+        if self.name == Sysno::clone3 {
+            self.clone3[STACK] = start as u64;
+            self.clone3[STACK_SIZE] = (end - start) as u64;
+            self.args[0] = &raw const self.clone3 as usize;
+            self.args[1] = size_of::<Clone3>();
+        } else {
+            self.args[1] = end;
+        }
+        &self.args
+    }
+
+    /// A process with a copy of the memory.
+    fn copy(mut self, thread: &'static Thread, context: &mut Context) -> Result<usize, isize> {
+        let (slots, actions) = (thread::still(), thread.process().still());
+        let name = self.name as usize;
+        // SAFETY: parent and child go on here, each with its memory.
+        let made = unsafe { sys::guest(name, self.on_stack(0, 0)) };
+        drop((slots, actions));
+        if made == 0 {
+            // SAFETY: changes nothing.
+            let tid = unsafe { own!(gettid) }.unwrap_or(0);
+            thread::only(Slot::of(thread), tid as i32);
+            if self.sp != 0 {
+                context.registers.rsp = self.sp;
+            }
+            if self.flags & CLEAR_SIGHAND != 0 {
+                forget_handlers(thread.process());
+            }
+            signal::own_calls();
+        }
+        sys::checked(made)
+    }
+
+    /// A thread, or a process that shares the memory.
+    fn share(mut self, thread: &'static Thread, context: &Context) -> Result<usize, isize> {
+        let slot = Slot::take()?;
+        // SAFETY: the slot was taken for this child; nobody else uses it before it does.
+        let (child, at) = unsafe {
+            let child = slot.fill(thread.mask.get(), thread.process());
+            if self.flags & SIGHAND == 0 {
+                thread.process().copy_to(child.own_process.get());
+                child.process.set(child.own_process.get());
+                if self.flags & CLEAR_SIGHAND != 0 {
+                    child.clears_handlers.set(true);
+                }
+            }
+            child.strict.set(thread.strict.get());
+            if self.flags & VFORK != 0 {
+                child.altstack.set(thread.altstack.get());
+            }
+            let at = context.copy_below(slot.stack_end());
+            (*at).stack = slot.stack();
+            (*at).registers.rax = 0;
+            if self.sp != 0 {
+                (*at).registers.rsp = self.sp;
+            }
+            (child, at)
+        };
+        let (start, end) = (slot.stack().sp, at as usize);
+        let name = self.name as usize;
+        // SAFETY: the child begins in `born`, on its own stack, with its own context.
+        let made = unsafe { steadfast_birth(name, self.on_stack(start, end), at, child.address()) };
+        match sys::checked(made) {
+            Ok(tid) if self.flags & VFORK == 0 => slot.belongs_to(tid as i32),
+            // It has memory of its own by now, or is no more.
+            Ok(_) => {
+                exec::free_scratch(child);
+                slot.free();
+            }
+            Err(_) => slot.free(),
+        }
+        sys::checked(made)
+    }
+}
+
+/// A child that shares its parent's memory begins here.
+unsafe extern "C" fn born(context: *mut Context) -> ! {
+    let thread = Thread::current();
+    signal::use_stack(&signal::stack_of(thread));
+    if thread.clears_handlers.get() {
+        forget_handlers(thread.process());
+    }
+    signal::own_calls();
+    // SAFETY: a copy that was made for this thread, at the top of its stack.
+    unsafe { signal::go_back(context) }
+}
+
+fn forget_handlers(process: &Process) {
+    for signal in 1..=SIGNALS {
+        process.with(signal, |action| {
+            if action.is_handled() {
+                *action = Action::DEFAULT;
+                let _default = signal::tell_about(signal, action);
+            }
+        });
+    }
+}

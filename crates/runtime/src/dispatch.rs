@@ -1,0 +1,138 @@
+//! A system call of the program's: what becomes of it.
+//!
+//! Most are made as they are. Those that would take something from the runtime (handlers, masks, the
+//! alternate stack, memory, a descriptor), and those that make threads, processes, and programs, are
+//! made in its own way, so that the program sees what it would see without it.
+
+use linux_raw_sys::errno::{EBADF, ENOSYS, EPERM};
+use linux_raw_sys::general::*;
+use syscalls::Sysno;
+
+use crate::frame::{Context, SigInfo};
+use crate::layout::is_own;
+use crate::sigset::SigSet;
+use crate::sys::{self, Args, EINVAL, NOT_MADE, error};
+use crate::thread::Thread;
+use crate::{altstack, birth, exe, exec, fds, handlers, masks, seccomp, signal};
+
+/// What a call comes to.
+pub enum Outcome {
+    /// Its result, or an errno, negative.
+    Value(isize),
+    /// The context is what the program goes on with, as it is.
+    Context,
+}
+
+/// The `si_arch` of 64-bit calls.
+const AUDIT_ARCH_X86_64: u64 = 0xc000_003e;
+
+/// The kernel has reported a call; `context` is what the program will go on with.
+pub fn reported(thread: &'static Thread, info: &SigInfo, context: &mut Context) {
+    let registers = &context.registers;
+    let (number, arch) = (info.fields[1] & 0xffff_ffff, info.fields[1] >> 32);
+    if arch != AUDIT_ARCH_X86_64 {
+        crate::die!("a 32-bit system call (number {}), which the runtime does not have", number);
+    }
+    let args =
+        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+    match call(thread, number as usize, args, context) {
+        // The kernel has left the number in `rax`: the instruction is made once more, behind the
+        // handler of the signal that came first.
+        Outcome::Value(NOT_MADE) => context.registers.rip -= 2,
+        Outcome::Value(value) => context.registers.rax = value.cast_unsigned(),
+        Outcome::Context => {}
+    }
+}
+
+fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
+    let [a, b, c, d, _, f] = args;
+    let Some(name) = Sysno::new(number) else {
+        return made(number, &args);
+    };
+    let value = match name {
+        // Threads, processes, programs.
+        Sysno::clone | Sysno::clone3 | Sysno::fork | Sysno::vfork => {
+            birth::make(thread, name, args, context)
+        }
+        Sysno::execve => exec::execve(thread, AT_FDCWD, a, b, c, 0),
+        Sysno::execveat => exec::execve(thread, a as i32, b, c, d, args[4] as u32),
+        // Signals.
+        Sysno::rt_sigreturn => return handlers::sigreturn(thread, context),
+        Sysno::rt_sigaction => handlers::sigaction(thread, a, b, c, d),
+        Sysno::sigaltstack => altstack::set(thread, a, b, context.registers.rsp),
+        Sysno::rt_sigprocmask => masks::sigprocmask(thread, a, b, c, d, context),
+        Sysno::rt_sigsuspend => masks::during(thread, number, args, masks::At(0), b),
+        Sysno::ppoll => masks::during(thread, number, args, masks::At(3), args[4]),
+        Sysno::epoll_pwait | Sysno::epoll_pwait2 => {
+            masks::during(thread, number, args, masks::At(4), f)
+        }
+        Sysno::pselect6 => masks::during_select(thread, number, args),
+        Sysno::rt_sigtimedwait => masks::filtered(number, args, 0, d),
+        Sysno::signalfd | Sysno::signalfd4 => masks::filtered(number, args, 1, c),
+        // The runtime's descriptor.
+        Sysno::close if fds::is_own(thread, a) => error(EBADF),
+        Sysno::dup2 | Sysno::dup3 => {
+            fds::make_room(thread, b);
+            return made(number, &args);
+        }
+        Sysno::close_range => fds::close_range(thread, a, b, c),
+        // The runtime's memory.
+        Sysno::mmap if d & (MAP_FIXED | MAP_FIXED_NOREPLACE) as usize != 0 && is_own(a, b) => {
+            EINVAL
+        }
+        Sysno::munmap | Sysno::mprotect | Sysno::pkey_mprotect | Sysno::madvise if is_own(a, b) => {
+            EINVAL
+        }
+        Sysno::mremap if is_own(a, b) || (d & 2 != 0 && is_own(args[4], c)) => EINVAL,
+        // What belongs to the runtime alone.
+        Sysno::prctl if a == PR_SET_SYSCALL_USER_DISPATCH => EINVAL,
+        Sysno::prctl if a == PR_SET_SECCOMP => seccomp::prctl(thread, number, args),
+        Sysno::seccomp => seccomp::seccomp(thread, number, args),
+        Sysno::arch_prctl if a == ARCH_SET_GS || a == ARCH_GET_GS => error(EPERM),
+        // What no recording could follow. Programs do without.
+        Sysno::io_uring_setup | Sysno::io_uring_enter | Sysno::io_uring_register => error(ENOSYS),
+        Sysno::io_setup | Sysno::rseq => error(ENOSYS),
+        // What is executed, if the kernel does not know it.
+        Sysno::open if exe::is_own(a) => return made(number, &exe::instead(args, 0)),
+        Sysno::openat if exe::is_own(b) => return made(number, &exe::instead(args, 1)),
+        Sysno::readlink if exe::is_own(a) => exe::readlink(b, c),
+        Sysno::readlinkat if exe::is_own(b) => exe::readlink(c, d),
+        _ => return made(number, &args),
+    };
+    Outcome::Value(value)
+}
+
+/// As it is.
+fn made(number: usize, args: &Args) -> Outcome {
+    // SAFETY: the program has asked for it, and it touches nothing of the runtime's.
+    Outcome::Value(unsafe { sys::guest(number, args) })
+}
+
+/// Blocks all signals for the rest of a call that changes what signals do: one that has come before
+/// must be handled before.
+///
+/// # Errors
+/// [`NOT_MADE`]: one has come.
+pub fn before_signals(thread: &Thread) -> Result<(), isize> {
+    signal::block_all();
+    if thread.has_deferred() { Err(NOT_MADE) } else { Ok(()) }
+}
+
+/// The size of a set of signals, which calls are told: there is only one.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn is_set_size(size: usize) -> Result<(), isize> {
+    if size == size_of::<SigSet>() { Ok(()) } else { Err(EINVAL) }
+}
+
+/// The result of a call as it is returned.
+pub fn value(result: Result<usize, isize>) -> isize {
+    result.map_or_else(|error| error, usize::cast_signed)
+}
+
+const AT_FDCWD: i32 = linux_raw_sys::general::AT_FDCWD;
+const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+const PR_SET_SECCOMP: usize = 22;
+const ARCH_SET_GS: usize = 0x1001;
+const ARCH_GET_GS: usize = 0x1004;

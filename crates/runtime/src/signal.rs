@@ -1,0 +1,294 @@
+//! Signals, in the order in which the program would see them without the runtime.
+//!
+//! The rules of code that runs here: no allocation, no lock but those of [`crate::lock`], nothing that
+//! can panic except on our own bugs.
+//!
+//! The kernel knows two handlers, both the runtime's. SIGSYS says that the program has made a system
+//! call. Every other signal that the program wants to handle goes to `on_signal`, which asks what it
+//! has interrupted:
+//!
+//! * *The program.* The frame that the kernel would have put on the program's stack is put there now,
+//!   and the runtime's own goes back to the program's handler.
+//! * *The runtime.* The signal is deferred: all signals are blocked, and it waits in the [`Thread`].
+//!   A system call that the kernel was asked for returns, as it does for signals; one that has not
+//!   been made yet is not made ([`sys::not_entered`]). On the way back to the program
+//!   (`steadfast_back`) the frame is pushed after all. That way, too, ends at a known instruction up
+//!   to which the signal would be overlooked, and begins again if one arrives in between.
+//!
+//! So a program's handler never runs on the runtime's stack, nor the runtime beneath a handler.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+
+use linux_raw_sys::general::*;
+
+use crate::frame::{AltStack, Context, SigInfo};
+use crate::layout::{OWN, SLOTS};
+use crate::process::{Action, SIG_DFL};
+use crate::sigset::SigSet;
+use crate::sys::{behind_guest, error, not_entered};
+use crate::thread::{Slot, Thread};
+use crate::{dispatch, own, seccomp};
+
+/// `si_code` of the SIGSYS with which the kernel reports a system call.
+const SYS_USER_DISPATCH: i32 = 2;
+/// And of the one with which a filter of the program's does.
+const SYS_SECCOMP: i32 = 1;
+
+/// What a call returns that a signal has interrupted.
+const INTERRUPTED: usize = error(linux_raw_sys::errno::EINTR).cast_unsigned();
+
+/// `sa_flags` that the kernel has to know of a handler of the program's.
+const TOLD: usize = (SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART) as usize;
+
+const SA_RESTORER: usize = 0x0400_0000;
+
+global_asm!(
+    ".text",
+    ".globl steadfast_back, steadfast_back_last, steadfast_resume",
+    ".balign 16",
+    // Behind a system call of the program's; the stack pointer is at the context.
+    "steadfast_back:",
+    "cmp qword ptr gs:[{deferred}], 0",
+    "jne 2f",
+    "mov eax, {sigreturn}",
+    "steadfast_back_last:",
+    "syscall",
+    "ud2",
+    "2:",
+    "mov rdi, rsp",
+    "call {late}",
+    "jmp steadfast_back",
+    // Behind any other signal. (the context: rdi, or the stack pointer, for a handler's return)
+    "steadfast_resume:",
+    "mov eax, {sigreturn}",
+    "syscall",
+    "ud2",
+    deferred = const offset_of!(Thread, deferred),
+    sigreturn = const __NR_rt_sigreturn,
+    late = sym late,
+);
+
+unsafe extern "C" {
+    fn steadfast_back();
+    fn steadfast_resume();
+    static steadfast_back_last: u8;
+}
+
+/// Goes on with a context that a thread is to begin with: the way back from a system call.
+///
+/// # Safety
+/// The context is whole, on this thread's own stack, and not needed any more.
+pub unsafe fn go_back(context: *mut Context) -> ! {
+    // SAFETY: by the caller's word.
+    unsafe {
+        core::arch::asm!("mov rsp, rdi", "jmp steadfast_back", in("rdi") context, options(noreturn));
+    }
+}
+
+unsafe fn resume(context: *mut Context) -> ! {
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("mov rsp, rdi", "jmp steadfast_resume", in("rdi") context, options(noreturn));
+    }
+}
+
+/// Tells the kernel about the calling thread's stack for handlers.
+pub fn use_stack(stack: &AltStack) {
+    // SAFETY: the stack is the thread's own slot.
+    let done = unsafe { own!(sigaltstack, core::ptr::from_ref(stack), 0) };
+    assert!(done.is_ok(), "the kernel takes the stack");
+}
+
+/// Has the kernel report system calls, from now on all that are not made in the runtime.
+pub fn own_calls() {
+    const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+    const ON: usize = 1;
+    let text = crate::image::text();
+    // SAFETY: reported calls are dispatched by the handler that `handle_calls` has installed.
+    let done = unsafe {
+        own!(prctl, PR_SET_SYSCALL_USER_DISPATCH, ON, text.start, text.end - text.start, 0)
+    };
+    if done.is_err() {
+        crate::die!("this kernel has no syscall user dispatch; Linux 5.11 and later have it");
+    }
+}
+
+/// Installs the handler of [`own_calls`].
+pub fn handle_calls() {
+    let action = Action {
+        handler: on_sigsys as *const () as usize,
+        flags: (SA_SIGINFO | SA_ONSTACK | SA_NODEFER) as usize | SA_RESTORER,
+        restorer: steadfast_back as *const () as usize,
+        mask: SigSet::default(),
+    };
+    tell(SIGSYS, &action).expect("a handler of SIGSYS is taken");
+}
+
+/// Tells the kernel what a signal of the program's does.
+///
+/// # Errors
+/// The kernel's.
+pub fn tell_about(signal: u32, wanted: &Action) -> Result<(), isize> {
+    if signal == SIGSYS {
+        return Ok(()); // stays the runtime's
+    }
+    if !wanted.is_handled() {
+        return tell(signal, wanted);
+    }
+    let action = Action {
+        handler: on_signal as *const () as usize,
+        flags: wanted.flags & TOLD | (SA_SIGINFO | SA_ONSTACK) as usize | SA_RESTORER,
+        restorer: steadfast_resume as *const () as usize,
+        mask: SigSet(!0),
+    };
+    tell(signal, &action)
+}
+
+fn tell(signal: u32, action: &Action) -> Result<(), isize> {
+    // SAFETY: the handlers are this module's, or none.
+    unsafe {
+        own!(rt_sigaction, signal, core::ptr::from_ref(action), 0, size_of::<SigSet>())?;
+    }
+    Ok(())
+}
+
+/// Blocks all signals; what was blocked before is in the context that the thread will go back to, or
+/// is asked for with [`block`].
+pub fn block_all() {
+    block(SigSet(!0));
+}
+
+/// Blocks these, and no others; what was blocked before.
+pub fn block(mask: SigSet) -> SigSet {
+    let mut before = SigSet::default();
+    // SAFETY: both sets are here.
+    let done = unsafe {
+        own!(rt_sigprocmask, SIG_SETMASK, &raw const mask, &raw mut before, size_of::<SigSet>())
+    };
+    assert!(done.is_ok(), "the kernel takes a mask");
+    before
+}
+
+unsafe extern "C" fn on_sigsys(signal: i32, info: *const SigInfo, context: *mut Context) {
+    // SAFETY: both are in the frame that the kernel has just made.
+    unsafe {
+        match (*info).code {
+            SYS_USER_DISPATCH => dispatch::reported(Thread::current(), &*info, &mut *context),
+            code => {
+                if code == SYS_SECCOMP {
+                    seccomp::broken(Thread::current());
+                }
+                on_signal(signal, info, context)
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn on_signal(_: i32, info: *const SigInfo, context: *mut Context) -> ! {
+    let thread = Thread::current();
+    // SAFETY: both are in the frame that the kernel has just made.
+    unsafe {
+        let (info, at) = (&*info, (*context).registers.rip);
+        let back = steadfast_back as *const () as usize;
+        if !OWN.contains(&at) {
+            deliver(thread, &mut *context, info, None);
+        } else {
+            // The kernel undoes the mask of a call that waits as soon as no signal ends the waiting.
+            let interrupted = at == behind_guest() && (*context).registers.rax == INTERRUPTED;
+            thread.defer(*info, interrupted);
+            (*context).mask = SigSet(!0);
+            if let Some(elsewhere) = not_entered(at) {
+                (*context).registers.rip = elsewhere;
+            } else if (back..=&raw const steadfast_back_last as usize).contains(&at) {
+                (*context).registers.rip = back;
+            }
+        }
+        resume(context)
+    }
+}
+
+/// A signal was deferred, and the thread is about to go back to the program.
+unsafe extern "C" fn late(context: *mut Context) {
+    let thread = Thread::current();
+    // SAFETY: the context that `steadfast_back` was called with.
+    let context = unsafe { &mut *context };
+    if let Some(deferred) = thread.take_deferred() {
+        deliver(thread, context, &deferred.info, deferred.temporary);
+    }
+}
+
+/// Lets `context`, which is the program's, go on in the program's handler.
+fn deliver(thread: &Thread, context: &mut Context, info: &SigInfo, temporary: Option<SigSet>) {
+    let signal = info.signal.cast_unsigned();
+    let action = thread.process().deliver(signal);
+    if !action.is_handled() {
+        // Another thread has changed its mind meanwhile, or it is a SIGSYS that nobody handles.
+        if action.handler == SIG_DFL {
+            again(signal, info);
+        }
+        context.mask = thread.mask.get().real();
+        return;
+    }
+    if action.flags & SA_RESETHAND as usize != 0 {
+        let _same = tell_about(signal, &Action::DEFAULT);
+    }
+    let (sp, altstack) = (context.registers.rsp, thread.altstack.get());
+    let enters = action.flags & SA_ONSTACK as usize != 0
+        && altstack.flags & SS_DISABLE == 0
+        && !altstack.is_under(sp);
+    let top = if enters { altstack.sp + altstack.size + crate::frame::RED_ZONE } else { sp };
+    // SAFETY: the context is one that the kernel has made.
+    let needed = unsafe { context.pushed_len() };
+    let room = !(enters || altstack.is_under(sp)) || top - needed >= altstack.sp;
+    if !room || action.flags & SA_RESTORER == 0 {
+        die(SIGSEGV);
+    }
+    let own = context.stack;
+    context.stack = altstack;
+    context.mask = thread.mask.get();
+    // SAFETY: the program's stack, or the one that it has named.
+    unsafe { context.push(top, action.restorer, action.handler, info) };
+    context.stack = own;
+    if altstack.flags & SS_AUTODISARM != 0 {
+        thread.altstack.set(AltStack::NONE);
+    }
+    let mut mask = temporary.unwrap_or(thread.mask.get()).and(action.mask);
+    if action.flags & SA_NODEFER as usize == 0 {
+        mask = mask.with(signal);
+    }
+    let mask = SigSet(mask.0 & SigSet::ALL.0);
+    thread.mask.set(mask);
+    context.mask = mask.real();
+}
+
+/// Has the kernel do what it does by default, once signals are not blocked any more.
+fn again(signal: u32, info: &SigInfo) {
+    if tell(signal, &Action::DEFAULT).is_err() {
+        return;
+    }
+    // SAFETY: to the calling thread itself.
+    unsafe {
+        let (pid, tid) = (own!(getpid).unwrap_or(0), own!(gettid).unwrap_or(0));
+        let _sent = own!(rt_tgsigqueueinfo, pid, tid, signal, core::ptr::from_ref(info));
+    }
+}
+
+/// Ends the process the way this signal does when nobody handles it.
+pub fn die(signal: u32) -> ! {
+    let _told = tell(signal, &Action::DEFAULT);
+    // SAFETY: to the calling thread itself; what follows is not reached unless it is not deadly.
+    unsafe {
+        let (pid, tid) = (own!(getpid).unwrap_or(0), own!(gettid).unwrap_or(0));
+        let _sent = own!(tgkill, pid, tid, signal);
+        block(SigSet::default());
+        let _ended = own!(exit_group, 127);
+    }
+    unreachable!("a process that has ended does not go on")
+}
+
+/// The stack of the thread's handlers.
+pub fn stack_of(thread: &Thread) -> AltStack {
+    debug_assert!(SLOTS.contains(&(core::ptr::from_ref(thread) as usize)));
+    Slot::of(thread).stack()
+}
