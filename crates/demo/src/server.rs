@@ -178,8 +178,12 @@ DocumentRoot {root}
         nobody = NOBODY,
     );
     let config = write(place, "apache", &text)?;
-    let foreground = [Path::new("-D"), Path::new("FOREGROUND")];
-    Ok(words([&program, Path::new("-f"), &config, foreground[0], foreground[1]]))
+    // An Apache that was killed leaves its number behind, and the next one does not start if another
+    // process has that number by then.
+    let forget = ["/bin/sh", "-c", "rm -f \"$0\"; exec \"$@\""].map(Path::new);
+    let pid_file = place.dir.join(format!("apache-{node}.pid"));
+    let apache = [&program, Path::new("-f"), &config, Path::new("-D"), Path::new("FOREGROUND")];
+    Ok(words(forget.into_iter().chain([pid_file.as_path()]).chain(apache)))
 }
 
 /// Next to an unpacked program, or where the package puts them.
