@@ -18,7 +18,7 @@ use crate::process::{Action, Process};
 use crate::sigset::SIGNALS;
 use crate::sys::{self, Args, EINVAL, error};
 use crate::thread::{self, Slot, Thread};
-use crate::{exec, memory, own, signal};
+use crate::{exec, memory, own, signal, site};
 
 /// `struct clone_args`, as words.
 type Clone3 = [u64; 11];
@@ -165,11 +165,11 @@ impl Wanted {
 
     /// A process with a copy of the memory.
     fn copy(mut self, thread: &'static Thread, context: &mut Context) -> Result<usize, isize> {
-        let (slots, actions) = (thread::still(), thread.process().still());
+        let held = (thread::still(), thread.process().still(), site::still());
         let name = self.name as usize;
         // SAFETY: parent and child go on here, each with its memory.
         let made = unsafe { sys::guest(name, self.on_stack(0, 0)) };
-        drop((slots, actions));
+        drop(held);
         if made == 0 {
             // SAFETY: changes nothing.
             let tid = unsafe { own!(gettid) }.unwrap_or(0);

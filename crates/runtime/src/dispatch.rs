@@ -13,7 +13,7 @@ use crate::layout::is_own;
 use crate::sigset::SigSet;
 use crate::sys::{self, Args, EINVAL, NOT_MADE, error};
 use crate::thread::Thread;
-use crate::{altstack, birth, exe, exec, fds, handlers, masks, seccomp, signal};
+use crate::{altstack, birth, exe, exec, fds, handlers, masks, seccomp, signal, site};
 
 /// What a call comes to.
 pub enum Outcome {
@@ -35,19 +35,68 @@ pub fn reported(thread: &'static Thread, info: &SigInfo, context: &mut Context) 
     }
     let args =
         [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+    let site = site::reported(context);
     match call(thread, number as usize, args, context) {
-        // The kernel has left the number in `rax`: the instruction is made once more, behind the
-        // handler of the signal that came first.
-        Outcome::Value(NOT_MADE) => context.registers.rip -= 2,
+        // The kernel has left the number in `rax`: the call is made once more, behind the handler of the
+        // signal that came first.
+        Outcome::Value(NOT_MADE) => context.registers.rip = site,
         Outcome::Value(value) => context.registers.rax = value.cast_unsigned(),
         Outcome::Context => {}
     }
 }
 
+/// Calls of which the runtime need not know, whatever their arguments are.
+pub const fn is_made_as_it_is(name: Sysno) -> bool {
+    !matches!(
+        name,
+        Sysno::clone
+            | Sysno::clone3
+            | Sysno::fork
+            | Sysno::vfork
+            | Sysno::execve
+            | Sysno::execveat
+            | Sysno::rt_sigreturn
+            | Sysno::rt_sigaction
+            | Sysno::sigaltstack
+            | Sysno::rt_sigprocmask
+            | Sysno::rt_sigsuspend
+            | Sysno::ppoll
+            | Sysno::epoll_pwait
+            | Sysno::epoll_pwait2
+            | Sysno::pselect6
+            | Sysno::rt_sigtimedwait
+            | Sysno::signalfd
+            | Sysno::signalfd4
+            | Sysno::close
+            | Sysno::dup2
+            | Sysno::dup3
+            | Sysno::close_range
+            | Sysno::mmap
+            | Sysno::munmap
+            | Sysno::mprotect
+            | Sysno::pkey_mprotect
+            | Sysno::madvise
+            | Sysno::mremap
+            | Sysno::prctl
+            | Sysno::seccomp
+            | Sysno::arch_prctl
+            | Sysno::io_uring_setup
+            | Sysno::io_uring_enter
+            | Sysno::io_uring_register
+            | Sysno::io_setup
+            | Sysno::rseq
+            | Sysno::open
+            | Sysno::openat
+            | Sysno::readlink
+            | Sysno::readlinkat
+    )
+}
+
 fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
     let [a, b, c, d, _, f] = args;
-    let Some(name) = Sysno::new(number) else {
-        return made(number, &args);
+    let name = match Sysno::new(number) {
+        Some(name) if !is_made_as_it_is(name) => name,
+        _ => return made(number, &args),
     };
     let value = match name {
         // Threads, processes, programs.
@@ -89,7 +138,7 @@ fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Contex
         Sysno::prctl if a == PR_SET_SECCOMP => seccomp::prctl(thread, number, args),
         Sysno::seccomp => seccomp::seccomp(thread, number, args),
         Sysno::arch_prctl if a == ARCH_SET_GS || a == ARCH_GET_GS => error(EPERM),
-        // What no recording could follow. Programs do without.
+        // What no recording could follow. Programs do without it.
         Sysno::io_uring_setup | Sysno::io_uring_enter | Sysno::io_uring_register => error(ENOSYS),
         Sysno::io_setup | Sysno::rseq => error(ENOSYS),
         // What is executed, if the kernel does not know it.

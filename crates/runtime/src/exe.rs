@@ -7,9 +7,11 @@
 use core::ffi::CStr;
 use core::ptr;
 
+use syscalls::Sysno;
+
 use crate::exec::Name;
 use crate::sys::{Args, EINVAL};
-use crate::{memory, own};
+use crate::{memory, own, site};
 
 const MAX_PATH: usize = 4096;
 
@@ -23,6 +25,8 @@ const NAMES: [&CStr; 2] = [c"/proc/self/exe", c"/proc/thread-self/exe"];
 /// Keeps the path of the program that is open as `fd`.
 pub fn remember(fd: usize) {
     let link = Name::of_descriptor(c"/proc/self/fd/", fd as i32);
+    site::report(Sysno::open);
+    site::report(Sysno::openat);
     // SAFETY: there is no other thread, and nothing that looks at it, yet. The last byte stays zero.
     let _unknown = unsafe {
         own!(readlink, link.as_c_str().as_ptr(), (&raw mut PATH).cast::<u8>(), MAX_PATH - 1)

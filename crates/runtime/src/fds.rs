@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general::F_DUPFD;
 
 use crate::own;
-use crate::sys;
 use crate::thread::Thread;
+use crate::{site, sys};
 
 /// Of `close_range`: the caller gets a table of descriptors of its own.
 const CLOSE_RANGE_UNSHARE: usize = 2;
@@ -27,6 +27,8 @@ pub fn make_room(thread: &Thread, fd: usize) {
     let moved =
         unsafe { own!(fcntl, fd, F_DUPFD, fd + 1).or_else(|_| own!(fcntl, fd, F_DUPFD, 3)) };
     // There is none left: the program cannot execute another one, but for the rest it goes on.
+    // Threads remember where it was.
+    site::report(syscalls::Sysno::close);
     held.store(moved.map_or(-1, |fd| fd as i32), Relaxed);
 }
 

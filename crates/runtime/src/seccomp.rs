@@ -13,9 +13,9 @@ use crate::birth::behind_birth;
 use crate::layout::{OWN, page_up};
 use crate::memory;
 use crate::own;
-use crate::signal;
 use crate::sys::{self, Args, EINVAL, behind_guest, error};
 use crate::thread::Thread;
+use crate::{signal, site};
 
 const SECCOMP_SET_MODE_STRICT: usize = 0;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
@@ -47,14 +47,15 @@ const fn instruction(code: u16, if_true: u8, if_false: u8, constant: u32) -> Ins
 }
 
 /// What comes in front: calls of the runtime's own are allowed.
-fn in_front() -> [Instruction; 6] {
+fn in_front() -> [Instruction; 7] {
     let high = (OWN.start >> 32) as u32;
     [
         instruction(LOAD, 0, 0, ADDRESS_HIGH),
-        instruction(JUMP_IF_EQUAL, 0, 4, high),
+        instruction(JUMP_IF_EQUAL, 0, 5, high),
         instruction(LOAD, 0, 0, ADDRESS_LOW),
-        instruction(JUMP_IF_EQUAL, 2, 0, behind_guest() as u32),
-        instruction(JUMP_IF_EQUAL, 1, 0, behind_birth() as u32),
+        instruction(JUMP_IF_EQUAL, 3, 0, behind_guest() as u32),
+        instruction(JUMP_IF_EQUAL, 2, 0, behind_birth() as u32),
+        instruction(JUMP_IF_EQUAL, 1, 0, site::behind_call() as u32),
         instruction(RETURN, 0, 0, ALLOW),
     ]
 }
@@ -129,7 +130,7 @@ fn with_filter(number: usize, mut args: Args, program: usize) -> isize {
 
 fn install_strict(thread: &Thread) -> isize {
     let (front, rest) = (in_front(), strict());
-    let mut filter = [0; 13];
+    let mut filter = [0; 14];
     filter[..front.len()].copy_from_slice(&front);
     filter[front.len()..].copy_from_slice(&rest);
     let program = [filter.len(), filter.as_ptr() as usize];

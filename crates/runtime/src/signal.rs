@@ -28,12 +28,15 @@ use crate::process::{Action, SIG_DFL};
 use crate::sigset::SigSet;
 use crate::sys::{behind_guest, error, not_entered};
 use crate::thread::{Slot, Thread};
-use crate::{dispatch, own, seccomp};
+use crate::{dispatch, own, seccomp, site};
 
 /// `si_code` of the SIGSYS with which the kernel reports a system call.
 const SYS_USER_DISPATCH: i32 = 2;
 /// And of the one with which a filter of the program's does.
 const SYS_SECCOMP: i32 = 1;
+
+/// `si_code` of what an `int3` comes to.
+const SI_KERNEL: i32 = 0x80;
 
 /// What a call returns that a signal has interrupted.
 const INTERRUPTED: usize = error(linux_raw_sys::errno::EINTR).cast_unsigned();
@@ -114,8 +117,10 @@ pub fn own_calls() {
     }
 }
 
-/// Installs the handler of [`own_calls`].
+/// Installs the handlers of [`own_calls`], and of what patched sites may need.
 pub fn handle_calls() {
+    let trap = Action { handler: !0, ..Action::DEFAULT };
+    tell(SIGTRAP, &told(&trap)).expect("a handler of SIGTRAP is taken");
     let action = Action {
         handler: on_sigsys as *const () as usize,
         flags: (SA_SIGINFO | SA_ONSTACK | SA_NODEFER) as usize | SA_RESTORER,
@@ -130,19 +135,21 @@ pub fn handle_calls() {
 /// # Errors
 /// The kernel's.
 pub fn tell_about(signal: u32, wanted: &Action) -> Result<(), isize> {
-    if signal == SIGSYS {
-        return Ok(()); // stays the runtime's
+    match signal {
+        SIGSYS | SIGTRAP => Ok(()), // stay the runtime's
+        _ if wanted.is_handled() => tell(signal, &told(wanted)),
+        _ => tell(signal, wanted),
     }
-    if !wanted.is_handled() {
-        return tell(signal, wanted);
-    }
-    let action = Action {
+}
+
+/// What the kernel is told of a signal that the program handles.
+fn told(wanted: &Action) -> Action {
+    Action {
         handler: on_signal as *const () as usize,
         flags: wanted.flags & TOLD | (SA_SIGINFO | SA_ONSTACK) as usize | SA_RESTORER,
         restorer: steadfast_resume as *const () as usize,
         mask: SigSet(!0),
-    };
-    tell(signal, &action)
+    }
 }
 
 fn tell(signal: u32, action: &Action) -> Result<(), isize> {
@@ -191,7 +198,12 @@ unsafe extern "C" fn on_signal(_: i32, info: *const SigInfo, context: *mut Conte
     unsafe {
         let (info, at) = (&*info, (*context).registers.rip);
         let back = steadfast_back as *const () as usize;
-        if !OWN.contains(&at) {
+        if info.signal.cast_unsigned() == SIGTRAP
+            && info.code == SI_KERNEL
+            && site::trapped(&mut *context)
+        {
+            // Nobody has sent it: the program goes on.
+        } else if !OWN.contains(&at) || site::interrupted(thread, &mut *context) {
             deliver(thread, &mut *context, info, None);
         } else {
             // The kernel undoes the mask of a call that waits as soon as no signal ends the waiting.

@@ -1,6 +1,6 @@
 //! Sets of signals, as the kernel has them.
 
-use linux_raw_sys::general::{SIGKILL, SIGSTOP, SIGSYS};
+use linux_raw_sys::general::{SIGKILL, SIGSTOP, SIGSYS, SIGTRAP};
 
 /// How many there are: 1 to this.
 pub const SIGNALS: u32 = 64;
@@ -38,10 +38,10 @@ impl SigSet {
     }
 
     /// What the kernel may be told while the program runs: a system call of a thread that blocks
-    /// SIGSYS would kill it.
+    /// SIGSYS would kill it, and so would a site that is being patched one that blocks SIGTRAP.
     #[must_use]
     pub const fn real(self) -> SigSet {
-        self.without(SIGSYS)
+        self.without(SIGSYS).without(SIGTRAP)
     }
 }
 

@@ -130,14 +130,14 @@ fn first_thread(image: i32) -> &'static Thread {
     // SAFETY: asks, and changes nothing; then the thread enters its own slot, which nobody shares.
     let thread = unsafe {
         let _same = own!(rt_sigprocmask, SIG_SETMASK, 0, &raw mut mask, size_of::<SigSet>());
-        let thread = slot.fill(mask, &raw const FIRST);
+        FIRST.image_fd.store(image, Relaxed);
+        let thread = slot.fill(mask, &FIRST);
         thread.enter();
         slot.belongs_to(own!(gettid).unwrap_or(0) as i32);
         thread
     };
     signal::block(mask.real());
     signal::use_stack(&slot.stack());
-    FIRST.image_fd.store(image, Relaxed);
     for number in 1..=SIGNALS {
         // What was ignored stays ignored, and programs ask.
         let mut action = Action::DEFAULT;

@@ -41,6 +41,10 @@ pub struct Thread {
     /// rest of the thread is not written to expect: only `deferred` is looked at outside of it, by
     /// instructions at known addresses.
     pub deferred: AtomicU64,
+    /// Where the program goes on behind the call that it is making at a patched site.
+    pub tail: Cell<usize>,
+    /// The runtime's descriptor, for `steadfast_site`, which asks nobody.
+    pub image_fd: Cell<i32>,
     /// A signal that came while the runtime was at work. All signals are blocked from then on until
     /// the thread returns to the program, so there is never a second one.
     signal: UnsafeCell<Deferred>,
@@ -171,7 +175,7 @@ impl Slot {
     ///
     /// # Safety
     /// Nobody uses this slot's thread.
-    pub unsafe fn fill(self, mask: SigSet, process: *const Process) -> &'static Thread {
+    pub unsafe fn fill(self, mask: SigSet, process: &Process) -> &'static Thread {
         let this = self.thread();
         // SAFETY: the slot is mapped, and by the caller's word nobody's. All-zero bytes are a valid
         // value of what is left out here: a signal that is not there, a process that is not used.
@@ -181,7 +185,8 @@ impl Slot {
             (&raw mut (*this).mask).write(Cell::new(mask));
             (&raw mut (*this).altstack).write(Cell::new(AltStack::NONE));
             (&raw mut (*this).temporary).write(Cell::new(None));
-            (&raw mut (*this).process).write(Cell::new(process));
+            (&raw mut (*this).process).write(Cell::new(ptr::from_ref(process)));
+            (&raw mut (*this).image_fd).write(Cell::new(process.image_fd.load(Relaxed)));
             &*this
         }
     }
