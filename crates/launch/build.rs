@@ -12,7 +12,8 @@ fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where this is"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where to put things"));
     let runtime = here.join("../runtime");
-    for part in ["Cargo.toml", "src", "program/Cargo.toml", "program/Cargo.lock", "program/src"] {
+    let parts = ["Cargo.toml", "src", "program/Cargo.toml", "program/Cargo.lock", "program/src"];
+    for part in parts.into_iter().chain(["../systable/src"]) {
         println!("cargo:rerun-if-changed={}", runtime.join(part).display());
     }
     let image = build(&runtime.join("program/Cargo.toml"), &out.join("runtime"));

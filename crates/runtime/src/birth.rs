@@ -10,7 +10,7 @@ use core::mem::offset_of;
 
 use linux_raw_sys::errno::E2BIG;
 use linux_raw_sys::general::*;
-use syscalls::Sysno;
+use systable::Sysno;
 
 use crate::dispatch::{before_signals, value};
 use crate::frame::Context;

@@ -6,7 +6,7 @@
 
 use linux_raw_sys::errno::{EBADF, ENOSYS, EPERM};
 use linux_raw_sys::general::*;
-use syscalls::Sysno;
+use systable::Sysno;
 
 use crate::frame::{Context, SigInfo};
 use crate::layout::is_own;
@@ -47,7 +47,7 @@ pub fn reported(thread: &'static Thread, info: &SigInfo, context: &mut Context) 
 
 /// Calls of which the runtime need not know, whatever their arguments are.
 pub const fn is_made_as_it_is(name: Sysno) -> bool {
-    !matches!(
+    let is_ours = matches!(
         name,
         Sysno::clone
             | Sysno::clone3
@@ -80,16 +80,12 @@ pub const fn is_made_as_it_is(name: Sysno) -> bool {
             | Sysno::prctl
             | Sysno::seccomp
             | Sysno::arch_prctl
-            | Sysno::io_uring_setup
-            | Sysno::io_uring_enter
-            | Sysno::io_uring_register
-            | Sysno::io_setup
-            | Sysno::rseq
             | Sysno::open
             | Sysno::openat
             | Sysno::readlink
             | Sysno::readlinkat
-    )
+    );
+    !is_ours && !systable::entry(name).is_absent()
 }
 
 fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
@@ -139,8 +135,7 @@ fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Contex
         Sysno::seccomp => seccomp::seccomp(thread, number, args),
         Sysno::arch_prctl if a == ARCH_SET_GS || a == ARCH_GET_GS => error(EPERM),
         // What no recording could follow. Programs do without it.
-        Sysno::io_uring_setup | Sysno::io_uring_enter | Sysno::io_uring_register => error(ENOSYS),
-        Sysno::io_setup | Sysno::rseq => error(ENOSYS),
+        name if systable::entry(name).is_absent() => error(ENOSYS),
         // What is executed, if the kernel does not know it.
         Sysno::open if exe::is_own(a) => return made(number, &exe::instead(args, 0)),
         Sysno::openat if exe::is_own(b) => return made(number, &exe::instead(args, 1)),

@@ -7,7 +7,7 @@
 use core::ffi::CStr;
 use core::ptr;
 
-use syscalls::Sysno;
+use systable::Sysno;
 
 use crate::exec::Name;
 use crate::sys::{Args, EINVAL};

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::errno::{E2BIG, EACCES, ELOOP, ENODATA};
 use linux_raw_sys::general::*;
-use syscalls::Sysno;
+use systable::Sysno;
 
 use crate::config::{Config, MARK, NAME, OWN_WORDS};
 use crate::elf::{self, File, HEAD, Kind};

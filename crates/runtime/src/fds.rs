@@ -28,7 +28,7 @@ pub fn make_room(thread: &Thread, fd: usize) {
         unsafe { own!(fcntl, fd, F_DUPFD, fd + 1).or_else(|_| own!(fcntl, fd, F_DUPFD, 3)) };
     // There is none left: the program cannot execute another one, but for the rest it goes on.
     // Threads remember where it was.
-    site::report(syscalls::Sysno::close);
+    site::report(systable::Sysno::close);
     held.store(moved.map_or(-1, |fd| fd as i32), Relaxed);
 }
 
@@ -38,7 +38,7 @@ pub fn close_range(thread: &Thread, first: usize, last: usize, flags: usize) -> 
     let call = |first: u32, last: u32, flags: usize| {
         let args = [first as usize, last as usize, flags, 0, 0, 0];
         // SAFETY: the program's call; the runtime's descriptor is not among them.
-        unsafe { sys::guest(syscalls::Sysno::close_range as usize, &args) }
+        unsafe { sys::guest(systable::Sysno::close_range as usize, &args) }
     };
     let held = thread.process().image_fd.load(Relaxed);
     match u32::try_from(held) {

@@ -7,7 +7,7 @@
 
 use linux_raw_sys::errno::{EFAULT, ENOMEM};
 use linux_raw_sys::general::*;
-use syscalls::Sysno;
+use systable::Sysno;
 
 use crate::birth::behind_birth;
 use crate::layout::{OWN, page_up};

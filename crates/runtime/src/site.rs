@@ -26,7 +26,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering::*};
 
 use linux_raw_sys::general::*;
-use syscalls::Sysno;
+use systable::Sysno;
 
 use crate::frame::Context;
 use crate::layout::{PAGE, page_down, page_up};

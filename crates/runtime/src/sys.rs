@@ -14,7 +14,7 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 
 use linux_raw_sys::errno;
-use syscalls::Sysno;
+use systable::Sysno;
 
 use crate::thread::Thread;
 
@@ -129,6 +129,6 @@ macro_rules! own {
         let given = [$($arg as usize),*];
         let mut args: $crate::sys::Args = [0; 6];
         args[..given.len()].copy_from_slice(&given);
-        $crate::sys::checked($crate::sys::own(::syscalls::Sysno::$name, args))
+        $crate::sys::checked($crate::sys::own(::systable::Sysno::$name, args))
     }};
 }
