@@ -434,7 +434,7 @@ fn write_code<T>(at: usize, what: &T) -> Result<(), isize> {
 /// makes while it runs it may make anew.
 fn patch(site: usize, stub: usize) -> bool {
     const INT3: u8 = 0xcc;
-    if !maps::is_code_of_a_file(site, JUMP) {
+    if !maps::is_code_of_a_file(site, JUMP) || !synchronise() {
         return false;
     }
     let jump = jump(site, stub);
@@ -447,29 +447,28 @@ fn patch(site: usize, stub: usize) -> bool {
         }
         let code = site as *mut u8;
         code.write_volatile(INT3);
-        synchronise();
+        assert!(synchronise(), "what could be done can be done again");
         for (i, &byte) in jump.iter().enumerate().skip(1) {
             code.add(i).write_volatile(byte);
         }
-        synchronise();
+        assert!(synchronise(), "what could be done can be done again");
         code.write_volatile(jump[0]);
-        synchronise();
+        assert!(synchronise(), "what could be done can be done again");
         let _as_before = own!(mprotect, from, len, PROT_READ | PROT_EXEC);
     }
     true
 }
 
-/// All threads of the process see what has been written, before they execute anything more.
-fn synchronise() {
+/// All threads of the process see what has been written, before they execute anything more. `false`: the
+/// kernel cannot do that (it can from 4.16 on, if it is built so).
+fn synchronise() -> bool {
     const SYNC_CORE: usize = 1 << 5;
     const REGISTER_SYNC_CORE: usize = 1 << 6;
     // SAFETY: no effect but the one that is wanted.
     unsafe {
-        if own!(membarrier, SYNC_CORE, 0, 0).is_err() {
-            let registered = own!(membarrier, REGISTER_SYNC_CORE, 0, 0);
-            let done = registered.and_then(|_| own!(membarrier, SYNC_CORE, 0, 0));
-            assert!(done.is_ok(), "Linux 4.16 or later synchronises processors");
-        }
+        let register = || own!(membarrier, REGISTER_SYNC_CORE, 0, 0);
+        let done = own!(membarrier, SYNC_CORE, 0, 0);
+        done.or_else(|_| register().and_then(|_| own!(membarrier, SYNC_CORE, 0, 0))).is_ok()
     }
 }
 
