@@ -18,7 +18,7 @@ use crate::process::{Action, Process};
 use crate::sigset::SIGNALS;
 use crate::sys::{self, Args, EINVAL, error};
 use crate::thread::{self, Slot, Thread};
-use crate::{exec, memory, own, signal, site};
+use crate::{exec, load_call, memory, own, signal, site};
 
 /// `struct clone_args`, as words.
 type Clone3 = [u64; 11];
@@ -50,14 +50,7 @@ global_asm!(
     "push r12",
     "mov rbx, rdx",
     "mov r12, rcx",
-    "mov rax, rdi",
-    "mov r11, rsi",
-    "mov rdi, [r11]",
-    "mov rsi, [r11 + 8]",
-    "mov rdx, [r11 + 16]",
-    "mov r10, [r11 + 24]",
-    "mov r8, [r11 + 32]",
-    "mov r9, [r11 + 40]",
+    load_call!(),
     "syscall",
     "steadfast_birth_behind:",
     "test rax, rax",

@@ -25,6 +25,21 @@ pub type Args = [usize; 6];
 /// error of the kernel's that a program can see.
 pub const NOT_MADE: isize = -512;
 
+/// Instructions: from a number and the address of [`Args`] in `rdi` and `rsi` to what the kernel wants.
+#[macro_export]
+macro_rules! load_call {
+    () => {
+        "mov rax, rdi
+        mov r11, rsi
+        mov rdi, [r11]
+        mov rsi, [r11 + 8]
+        mov rdx, [r11 + 16]
+        mov r10, [r11 + 24]
+        mov r8, [r11 + 32]
+        mov r9, [r11 + 40]"
+    };
+}
+
 global_asm!(
     ".text",
     ".globl steadfast_own, steadfast_guest, steadfast_guest_behind",
@@ -32,14 +47,7 @@ global_asm!(
     ".balign 16",
     // (number: rdi, arguments: rsi)
     "steadfast_own:",
-    "mov rax, rdi",
-    "mov r11, rsi",
-    "mov rdi, [r11]",
-    "mov rsi, [r11 + 8]",
-    "mov rdx, [r11 + 16]",
-    "mov r10, [r11 + 24]",
-    "mov r8, [r11 + 32]",
-    "mov r9, [r11 + 40]",
+    load_call!(),
     "syscall",
     "ret",
     ".balign 16",
@@ -48,14 +56,7 @@ global_asm!(
     "steadfast_window:",
     "cmp qword ptr gs:[{deferred}], 0",
     "jne steadfast_interrupted",
-    "mov rax, rdi",
-    "mov r11, rsi",
-    "mov rdi, [r11]",
-    "mov rsi, [r11 + 8]",
-    "mov rdx, [r11 + 16]",
-    "mov r10, [r11 + 24]",
-    "mov r8, [r11 + 32]",
-    "mov r9, [r11 + 40]",
+    load_call!(),
     "steadfast_window_last:",
     "syscall",
     "steadfast_guest_behind:",
