@@ -34,6 +34,7 @@ counters! {
     COUNT_REDIRECTED => Redirected "redirected",
     COUNT_HELD => Held "held",
     COUNT_CHILD_SILENCED => ChildSilenced "child_silenced",
+    COUNT_SYN_ANSWERED => SynAnswered "syn_answered",
     COUNT_ACK_CLAMPED => AckClamped "ack_clamped",
     COUNT_SWALLOWED_BYTES => SwallowedBytes "swallowed_bytes",
     COUNT_ICMP_RELAYED => IcmpRelayed "icmp_relayed",

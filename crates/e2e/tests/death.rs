@@ -2,9 +2,13 @@
 //!
 //! `STEADFAST_E2E=full` plays every combination; `make test` those below.
 
+use std::net::{Ipv4Addr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
-use e2e::{Client, How, MB, Moment, Scenario, Server};
+use demo::pair::other;
+use e2e::{Client, How, MB, Moment, PATIENCE, Scenario, Server, Stage, undisturbed};
+use lab::{Faults, FrameFilter, Link, Transport, Trip, Way};
 
 macro_rules! deaths {
     ($($name:ident: $server:ident, $how:ident, $moment:ident;)*) => {$(
@@ -70,6 +74,71 @@ fn a_long_history_is_read_again() {
 fn wget() {
     let scenario = Scenario::new().server(Server::Apache).client(Client::Wget);
     scenario.kill(How::Host, Moment::Middle).run();
+}
+
+/// What the dead primary said last may come late, and the client's SYN, sent again, be answered by the
+/// other node meanwhile. A node that answered with an initial sequence number of its own would have the
+/// client believe one, and its TCP the other.
+#[test]
+fn a_syn_ack_that_outlives_its_host() {
+    undisturbed(|| late_syn_ack(Scenario::new()));
+    undisturbed(|| late_syn_ack(Scenario::new().ipv6()));
+}
+
+fn late_syn_ack(scenario: Scenario) {
+    let stage = scenario.clients(1).idle(0).size(50_000).up();
+    // The client knows where the service is.
+    stage.start_downloads().finish().expect_identical();
+    let primary = stage.primary();
+    let to_client = format!("{}.{}", stage.client().name(), Link::Service.name());
+    let late = Faults { delay: PATIENCE, ..Faults::NONE };
+    stage.pair.lab.set_faults(&to_client, &[Way::ToHost], &late).unwrap();
+    let syn_ack = |victims: Vec<String>| Trip {
+        link: format!("{}.{}", other(primary), Link::Service.name()),
+        way: Way::FromHost,
+        frame: FrameFilter {
+            version: None,
+            transport: Some(Transport::Tcp),
+            source: Some(80),
+            destination: None,
+            flags: FrameFilter::SYN,
+            without: 0,
+            payload: None,
+        },
+        nth: 1,
+        swallow: false,
+        kill: !victims.is_empty(),
+        victims,
+    };
+    let first = stage.arm(&syn_ack(vec![primary.to_owned()]));
+    let batch = stage.start_downloads();
+    assert!(stage.has_tripped(&first, PATIENCE), "nobody answers");
+    let second = stage.arm(&syn_ack(Vec::new()));
+    // Or else the other node would take itself for cut off: nobody answers what it asks.
+    let (chatter, deadline) = (Chatter::new(&stage), Instant::now() + PATIENCE);
+    while !stage.has_tripped(&second, Duration::from_millis(10)) {
+        assert!(Instant::now() < deadline, "nobody answers again");
+        chatter.say_something();
+    }
+    stage.pair.lab.clear_faults(&to_client).unwrap();
+    batch.finish().expect_identical();
+}
+
+/// Frames of the client's to everybody.
+struct Chatter(UdpSocket, Ipv4Addr);
+
+impl Chatter {
+    fn new(stage: &Stage) -> Chatter {
+        let [a, b, c, _] = stage.client().ipv4(Link::Service).octets();
+        let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
+        let socket = stage.client().in_netns(bind).unwrap().expect("a socket");
+        socket.set_broadcast(true).expect("broadcast is allowed");
+        Chatter(socket, Ipv4Addr::new(a, b, c, 255))
+    }
+
+    fn say_something(&self) {
+        self.0.send_to(b"?", (self.1, 9)).expect("the link is up");
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@
 #include "reply.h"
 #include "gate.h"
 #include "order.h"
+#include "greet.h"
 #include "ingress.h"
 #include "egress.h"
 #include "adopt.h"

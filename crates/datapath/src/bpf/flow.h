@@ -163,6 +163,8 @@ static __always_inline void embryo_syn_ack(struct __sk_buff *skb, const struct p
 		return;
 	parse_options(skb, p, &o);
 	e->iss = p->seq;
+	e->server_window = p->window;
+	e->server_mss = o.mss;
 	e->server_wscale = o.wscale;
 	e->server_options = o.present & e->client_options;
 	if ((e->client_options & OPT_ECN) && (p->flags & TCP_ECE))

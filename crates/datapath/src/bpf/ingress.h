@@ -272,7 +272,7 @@ static __always_inline int serve(struct __sk_buff *skb, const struct packet *p,
 	if (!flow) {
 		if (role.duplex && !relayed)
 			return send_to_peer(skb, COUNT_REDIRECTED);
-		return TC_ACT_OK;
+		return ctl.knows_flows && is_syn(p) ? greet(skb, p, key) : TC_ACT_OK;
 	}
 	if (!plausible(flow, p) && !(p->flags & TCP_SYN))
 		return drop(COUNT_DROP_WILD);

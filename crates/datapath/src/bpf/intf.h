@@ -169,6 +169,8 @@ struct embryo {
 	__u32 syn_ms;	    /* our clock when the SYN passed */
 	__u16 client_window; /* of the SYN: never scaled */
 	__u16 client_mss;
+	__u16 server_window; /* of the SYN-ACK: never scaled */
+	__u16 server_mss;
 	__u8 client_wscale;
 	__u8 client_options; /* OPT_* offered */
 	__u8 server_wscale;
@@ -286,6 +288,7 @@ enum counter {
 	COUNT_HELD,		/* segments logged only, while their flow is taken over */
 	COUNT_CHILD_SILENCED,	/* segments of a child that is not open yet; resets while the daemon
 				 * delivers */
+	COUNT_SYN_ANSWERED,	/* SYNs answered in the dead primary's words */
 	COUNT_ACK_CLAMPED,	/* acknowledgements beyond what an adopted child has sent */
 	COUNT_SWALLOWED_BYTES,	/* repeated output the client already had */
 	COUNT_ICMP_RELAYED,	/* ICMP errors that followed their flow */

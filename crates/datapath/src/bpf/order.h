@@ -128,7 +128,7 @@ static __always_inline int carry_out(struct __sk_buff *skb, struct packet *p,
 	}
 
 	p->l4_length = sizeof(segment);
-	sum = pseudo_sum(p);
+	sum = pseudo_sum(p, p->l4_length);
 	if (sum >= 0)
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&segment, sizeof(segment), sum);
 	segment.tcp.checksum = ~fold(sum);

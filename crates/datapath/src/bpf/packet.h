@@ -378,7 +378,7 @@ static long csum_chunk(__u32 index, void *data)
 
 /* The pseudo-header's part of a TCP checksum (RFC 9293 §3.1), not folded; negative: an error. For
  * IPv4 the mapped prefix ffff adds 0xffff twice, which is zero in one's complement. */
-static __always_inline __s64 pseudo_sum(const struct packet *p)
+static __always_inline __s64 pseudo_sum(const struct packet *p, __u32 l4_length)
 {
 	struct {
 		__u8 source[16];
@@ -389,7 +389,7 @@ static __always_inline __s64 pseudo_sum(const struct packet *p)
 
 	__builtin_memcpy(pseudo.source, p->source, 16);
 	__builtin_memcpy(pseudo.destination, p->destination, 16);
-	pseudo.length = bpf_htonl(p->l4_length);
+	pseudo.length = bpf_htonl(l4_length);
 	pseudo.protocol = bpf_htonl(IPPROTO_TCP);
 	return bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
 }
@@ -401,6 +401,14 @@ static __always_inline __u16 fold(__s64 sum)
 	return sum;
 }
 
+/* Who has computed the TCP checksum, or is to do so: CHECKSUM_*. */
+static __always_inline __u8 summed_by(struct __sk_buff *skb)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+
+	return BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed);
+}
+
 /*
  * Would the stack accept this segment's checksum? Hardware or GRO may have verified it already, a
  * virtual device may never have computed it; else it is summed here, since what is logged must be
@@ -408,8 +416,7 @@ static __always_inline __u16 fold(__s64 sum)
  */
 static __always_inline bool checksum_good(struct __sk_buff *skb, const struct packet *p)
 {
-	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
-	__u8 summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed);
+	__u8 summed = summed_by(skb);
 	struct csum_context c = {
 		.skb = skb,
 		.offset = p->l4_offset,
@@ -420,7 +427,7 @@ static __always_inline bool checksum_good(struct __sk_buff *skb, const struct pa
 	if (summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL)
 		return true;
 
-	sum = pseudo_sum(p);
+	sum = pseudo_sum(p, p->l4_length);
 	if (sum < 0)
 		return false;
 	c.sum = sum;
