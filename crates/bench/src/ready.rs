@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use demo::find;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::cost;
+use crate::{cost, twin};
 
 /// 10,000 connections here, and as many in the servers, which inherit the limit.
 const FILES: u64 = 12_000;
@@ -31,6 +31,7 @@ pub fn check() -> anyhow::Result<()> {
     );
     find::program("nginx", "nginx")?;
     find::program("apache2", "apache2-bin")?;
+    twin::maker()?;
     let running = lab::sweep().context("cannot remove what dead labs left behind")?;
     ensure!(
         running.is_empty(),

@@ -18,11 +18,12 @@ use std::fs;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use demo::config::Scheme as Protection;
 use demo::operator::Event;
 use demo::pair::{CLIENT, NODES, Pair, Service, Spec, other};
@@ -449,16 +450,25 @@ fn services(scheme: Scheme) -> Vec<Service> {
 
 /// Apache with the program that makes replies in its site.
 fn making_command(place: &Place) -> anyhow::Result<Vec<String>> {
-    let own = std::env::current_exe().context("cannot find this program's own file")?;
-    let (from, folder) = (own.with_file_name(MAKER), place.site.root().join(PROGRAMS));
+    let (from, folder) = (maker()?, place.site.root().join(PROGRAMS));
     let to = folder.join(MAKER);
     // Both nodes share the site, and the program may be running.
     if !to.exists() {
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        fs::copy(&from, &to)
-            .with_context(|| format!("cannot copy {}: \"make bench\" builds it", from.display()))?;
+        fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
     }
     Server::Apache.command(place)
+}
+
+/// The program that makes replies.
+///
+/// # Errors
+/// It was not built.
+pub fn maker() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let maker = own.with_file_name(MAKER);
+    ensure!(maker.is_file(), "{} is not there: \"make bench\" builds it", maker.display());
+    Ok(maker)
 }
 
 fn sink_command(place: &Place) -> anyhow::Result<Vec<String>> {
