@@ -13,7 +13,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where to put things"));
     let runtime = here.join("../runtime");
     let parts = ["Cargo.toml", "src", "program/Cargo.toml", "program/Cargo.lock", "program/src"];
-    for part in parts.into_iter().chain(["../systable/src"]) {
+    for part in parts.into_iter().chain(["../systable/src", "../recording/src"]) {
         println!("cargo:rerun-if-changed={}", runtime.join(part).display());
     }
     let image = build(&runtime.join("program/Cargo.toml"), &out.join("runtime"));

@@ -1,14 +1,18 @@
-//! Starts programs under the in-process runtime.
+//! Starts programs under the in-process runtime, and keeps what it records of them.
 //!
 //! The runtime's image is part of this library. It is put into a file that has no name, and executed
 //! from there: so it needs no installation, is there in a program's `chroot`, and cannot be another
 //! version than the one that this was built with.
 
+mod folder;
+mod trace;
+
+use std::convert::Infallible;
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use nix::fcntl::AtFlags;
@@ -16,7 +20,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::personality::{self, Persona};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{AccessFlags, access, execveat};
-use runtime::config::{Config, MARK, NAME};
+use runtime::config::{Config, MARK, NAME, Recorder};
+
+use folder::Folder;
+pub use trace::trace;
 
 /// Status of whoever cannot find the program to start.
 pub const NOT_FOUND: u8 = runtime::say::NOT_FOUND as u8;
@@ -38,9 +45,51 @@ const IMAGE_FD: i32 = 1000;
 /// # Errors
 /// It cannot be started: there is no such program, or this kernel cannot do what the runtime needs.
 /// What only the runtime finds out it says on standard error, and ends with status 127.
-pub fn passthrough(command: &[OsString]) -> anyhow::Result<std::convert::Infallible> {
-    let [program, ..] = command else { anyhow::bail!("there is no command to run") };
-    let path = find(program)?;
+pub fn passthrough(command: &[OsString]) -> anyhow::Result<Infallible> {
+    let path = find(first(command)?)?;
+    execute(&path, command, env::vars_os(), None)
+}
+
+/// Becomes `command`, under the runtime, which records what it does in `folder`.
+///
+/// # Errors
+/// As of [`passthrough`]; the folder cannot be made, or has something in it.
+pub fn record(folder: &Path, command: &[OsString]) -> anyhow::Result<Infallible> {
+    let path = find(first(command)?)?;
+    let records = Folder::at(folder).create(&path, command)?;
+    let fd = keep(&records)?;
+    let recorder = Recorder::Record { fd: fd.as_raw_fd() };
+    execute(&path, command, env::vars_os(), Some(recorder))
+}
+
+/// Becomes the program that was recorded in `folder`, and has it do what it did: from the beginning to the
+/// end, or until it has followed so many records, where it stops (SIGSTOP).
+///
+/// # Errors
+/// There is no recording, or it cannot be replayed on this machine. What only the runtime finds out (it is
+/// damaged, the program does something else) it says on standard error, and ends with status 1.
+pub fn replay(folder: &Path, until: Option<u64>) -> anyhow::Result<Infallible> {
+    let (about, records) = Folder::at(folder).open()?;
+    env::set_current_dir(&about.folder)
+        .with_context(|| format!("cannot go to {}, where it began", about.folder.display()))?;
+    let fd = keep(&records)?;
+    let recorder = Recorder::Replay { fd: fd.as_raw_fd(), until };
+    let command: Vec<OsString> = about.command.into_iter().map(OsString::from).collect();
+    let environment =
+        about.environment.into_iter().map(|(name, value)| (name.into(), value.into()));
+    execute(&about.program, &command, environment, Some(recorder))
+}
+
+fn first(command: &[OsString]) -> anyhow::Result<&OsStr> {
+    command.first().map(OsString::as_os_str).context("there is no command to run")
+}
+
+fn execute(
+    path: &Path,
+    command: &[OsString],
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    recorder: Option<Recorder>,
+) -> anyhow::Result<Infallible> {
     let image = image()?;
     // Programs written in Rust ignore it from their start on, and what is ignored stays so.
     // SAFETY: no handler is installed.
@@ -49,14 +98,14 @@ pub fn passthrough(command: &[OsString]) -> anyhow::Result<std::convert::Infalli
     let persona = personality::get().context("cannot read this process's personality")?;
     personality::set(persona | Persona::ADDR_NO_RANDOMIZE)
         .context("cannot have the kernel leave addresses as they are")?;
-    let config = Config { image: image.as_raw_fd(), program: None };
+    let config = Config { image: image.as_raw_fd(), program: None, recorder };
     let mut words = vec![NAME.to_owned(), config.word().as_c_str().to_owned()];
-    words.push(c_string(path.into_os_string())?);
+    words.push(c_string(path.as_os_str().to_owned())?);
     words.push(MARK.to_owned());
     for word in command {
         words.push(c_string(word.clone())?);
     }
-    let environment = env::vars_os().map(|(name, value)| {
+    let environment = environment.map(|(name, value)| {
         let mut variable = name;
         variable.push("=");
         variable.push(value);
@@ -76,11 +125,16 @@ fn image() -> anyhow::Result<OwnedFd> {
         let written = nix::unistd::write(&file, left).context("cannot write the runtime")?;
         left = &left[written..];
     }
+    keep(&file)
+}
+
+/// A descriptor of it that executed programs inherit.
+fn keep(file: &impl AsFd) -> anyhow::Result<OwnedFd> {
     let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
     let least = IMAGE_FD.min(i32::try_from(soft).unwrap_or(i32::MAX) - 1);
     ensure!(least > 2, "a process may have {soft} files open (ulimit -n): that is too few");
     // Not closed by `execve`: the program executes others.
-    let fd = nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_DUPFD(least))
+    let fd = nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_DUPFD(least))
         .context("cannot keep a descriptor for the runtime")?;
     // SAFETY: it was made a moment ago, and is nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -53,6 +53,12 @@ pub enum Command {
     Lab(::lab::cli::LabArgs),
     /// Run a program under the in-process runtime, which makes its system calls as they are
     Passthrough(PassthroughArgs),
+    /// Run an unmodified program, and record what it does in a folder
+    Record(RecordArgs),
+    /// Have a recorded program do again what it did, and compare
+    Replay(ReplayArgs),
+    /// Print the records of a recording
+    Trace(TraceArgs),
 }
 
 #[derive(Debug, Args)]
@@ -158,6 +164,36 @@ pub struct PassthroughArgs {
     pub command: Vec<OsString>,
 }
 
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// A new folder, for the recording
+    #[arg(short, long, value_name = "FOLDER")]
+    pub output: PathBuf,
+    /// The program, and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The folder of the recording
+    pub folder: PathBuf,
+    /// Stop there (SIGSTOP), behind so many records: for a debugger
+    #[arg(long, value_name = "RECORDS")]
+    pub stop_at: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// The folder of the recording
+    pub folder: PathBuf,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scheme {
     /// Downloads of a file, which the other node's server can send again
@@ -207,6 +243,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => return lab::demo(&args),
         Command::Lab(args) => return lab::run(args),
         Command::Passthrough(args) => match launch::passthrough(&args.command)? {},
+        Command::Record(args) => match launch::record(&args.output, &args.command)? {},
+        Command::Replay(args) => match launch::replay(&args.folder, args.stop_at)? {},
+        Command::Trace(args) => launch::trace(&args.folder, &mut std::io::stdout().lock())?,
     }
     Ok(ExitCode::SUCCESS)
 }

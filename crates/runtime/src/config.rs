@@ -24,33 +24,75 @@ pub struct Config {
     pub image: i32,
     /// The descriptor of the program; none: it is to be found, and checked, under the path.
     pub program: Option<i32>,
+    /// What is recorded, or replayed.
+    pub recorder: Option<Recorder>,
 }
+
+/// What a runtime does besides, with the open file of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorder {
+    /// It writes it, for as long as it understands what the program does.
+    Record {
+        /// The file, empty.
+        fd: i32,
+    },
+    /// It has the program do what was recorded.
+    Replay {
+        /// The file.
+        fd: i32,
+        /// And stops it behind so many records.
+        until: Option<u64>,
+    },
+}
+
+/// Bytes of the word, always: where the program's own words and its stack are depends on it.
+const LENGTH: usize = 80;
 
 /// A word of a command line, with the zero at its end.
 pub struct Word {
-    bytes: [u8; 64],
+    bytes: [u8; LENGTH + 1],
     len: usize,
 }
 
 impl Config {
     /// As a word.
     pub fn word(&self) -> Word {
-        let mut word = Word { bytes: [0; 64], len: 0 };
-        let written = match self.program {
-            Some(program) => write!(word, "image={},program={program}", self.image),
-            None => write!(word, "image={}", self.image),
+        let mut word = Word { bytes: [b' '; LENGTH + 1], len: 0 };
+        word.bytes[LENGTH] = 0;
+        let mut write = || {
+            write!(word, "image={}", self.image)?;
+            if let Some(program) = self.program {
+                write!(word, ",program={program}")?;
+            }
+            match self.recorder {
+                Some(Recorder::Record { fd }) => write!(word, ",record={fd}"),
+                Some(Recorder::Replay { fd, until: None }) => write!(word, ",replay={fd}"),
+                Some(Recorder::Replay { fd, until: Some(until) }) => {
+                    write!(word, ",replay={fd},until={until}")
+                }
+                None => Ok(()),
+            }
         };
-        written.expect("two numbers have room in a word");
+        write().expect("four numbers have room in a word");
         word
     }
 
     /// From a word. `None`: it is none of [`Config::word`]'s.
     pub fn parse(word: &CStr) -> Option<Config> {
-        let mut config = Config { image: -1, program: None };
-        for part in word.to_str().ok()?.split(',') {
-            match part.split_once('=')? {
-                ("image", fd) => config.image = fd.parse().ok()?,
-                ("program", fd) => config.program = Some(fd.parse().ok()?),
+        let mut config = Config { image: -1, program: None, recorder: None };
+        for part in word.to_str().ok()?.trim_end().split(',') {
+            match (part.split_once('=')?, &mut config.recorder) {
+                (("image", fd), _) => config.image = fd.parse().ok()?,
+                (("program", fd), _) => config.program = Some(fd.parse().ok()?),
+                (("record", fd), none @ None) => {
+                    *none = Some(Recorder::Record { fd: fd.parse().ok()? });
+                }
+                (("replay", fd), none @ None) => {
+                    *none = Some(Recorder::Replay { fd: fd.parse().ok()?, until: None });
+                }
+                (("until", count), Some(Recorder::Replay { until, .. })) => {
+                    *until = Some(count.parse().ok()?);
+                }
                 _ => return None,
             }
         }
@@ -68,7 +110,7 @@ impl Word {
 impl fmt::Write for Word {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
-        if end >= self.bytes.len() {
+        if end > LENGTH {
             return Err(fmt::Error);
         }
         self.bytes[self.len..end].copy_from_slice(text.as_bytes());
@@ -83,15 +125,35 @@ mod tests {
 
     #[test]
     fn what_is_told_is_what_is_heard() {
-        for program in [None, Some(0), Some(i32::MAX)] {
-            let config = Config { image: 1_000_000, program };
-            assert_eq!(Config::parse(config.word().as_c_str()), Some(config));
+        let (fd, until) = (i32::MAX, Some(u64::MAX));
+        let recorders = [
+            None,
+            Some(Recorder::Record { fd }),
+            Some(Recorder::Replay { fd, until: None }),
+            Some(Recorder::Replay { fd, until }),
+        ];
+        for recorder in recorders {
+            for program in [None, Some(0), Some(i32::MAX)] {
+                let config = Config { image: 1_000_000, program, recorder };
+                let word = config.word();
+                assert_eq!(Config::parse(word.as_c_str()), Some(config));
+                assert_eq!(word.as_c_str().count_bytes(), LENGTH);
+            }
         }
     }
 
     #[test]
     fn nothing_else_is_heard() {
-        for word in [c"", c"image=", c"program=3", c"image=3,what=4", c"image=-1", c"image=3,"] {
+        for word in [
+            c"",
+            c"image=",
+            c"program=3",
+            c"image=3,what=4",
+            c"image=-1",
+            c"image=3,",
+            c"image=3,until=4",
+            c"image=3,record=4,replay=4",
+        ] {
             assert_eq!(Config::parse(word), None, "{word:?}");
         }
     }

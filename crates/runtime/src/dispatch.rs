@@ -10,10 +10,11 @@ use systable::Sysno;
 
 use crate::frame::{Context, SigInfo};
 use crate::layout::is_own;
+use crate::relocate::CALL;
 use crate::sigset::SigSet;
 use crate::sys::{self, Args, EINVAL, NOT_MADE, error};
 use crate::thread::Thread;
-use crate::{altstack, birth, exe, exec, fds, handlers, masks, seccomp, signal, site};
+use crate::{altstack, birth, exe, exec, fds, handlers, masks, record, seccomp, signal, site};
 
 /// What a call comes to.
 pub enum Outcome {
@@ -35,8 +36,14 @@ pub fn reported(thread: &'static Thread, info: &SigInfo, context: &mut Context) 
     }
     let args =
         [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
-    let site = site::reported(context);
-    match call(thread, number as usize, args, context) {
+    let recorded = record::is_on();
+    // Every call of a program that is recorded is reported.
+    let site = if recorded { context.registers.rip - CALL } else { site::reported(context) };
+    let outcome = match recorded {
+        true => record::call(thread, number as usize, args, context),
+        false => call(thread, number as usize, args, context),
+    };
+    match outcome {
         // The kernel has left the number in `rax`: the call is made once more, behind the handler of the
         // signal that came first.
         Outcome::Value(NOT_MADE) => context.registers.rip = site,
@@ -88,7 +95,8 @@ pub const fn is_made_as_it_is(name: Sysno) -> bool {
     !is_ours && !systable::entry(name).is_absent()
 }
 
-fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
+/// Makes a call, as it is or in the runtime's own way.
+pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
     let [a, b, c, d, _, f] = args;
     let name = match Sysno::new(number) {
         Some(name) if !is_made_as_it_is(name) => name,

@@ -16,7 +16,7 @@ use linux_raw_sys::errno::{E2BIG, EACCES, ELOOP, ENODATA};
 use linux_raw_sys::general::*;
 use systable::Sysno;
 
-use crate::config::{Config, MARK, NAME, OWN_WORDS};
+use crate::config::{Config, MARK, NAME, OWN_WORDS, Recorder};
 use crate::elf::{self, File, HEAD, Kind};
 use crate::layout::page_up;
 use crate::sys::{self, error};
@@ -44,9 +44,20 @@ pub fn execve(
     envp: usize,
     flags: u32,
 ) -> isize {
-    let made = try_execve(thread, dir, path, argv, envp, flags);
+    let made = try_execve(thread, (dir, path, argv, envp, flags), None);
     free_scratch(thread);
     made.unwrap_or_else(|error| error)
+}
+
+/// The first program of all, which the runtime is told by its path. Returns why not.
+pub fn first(
+    thread: &Thread,
+    path: usize,
+    argv: usize,
+    envp: usize,
+    recorder: Option<Recorder>,
+) -> isize {
+    try_execve(thread, (AT_FDCWD, path, argv, envp, 0), recorder).unwrap_or_else(|error| error)
 }
 
 /// Gives back the memory of an `execve` that has failed, or that a child has made that shares memory.
@@ -61,11 +72,8 @@ pub fn free_scratch(thread: &Thread) {
 
 fn try_execve(
     thread: &Thread,
-    dir: i32,
-    path: usize,
-    argv: usize,
-    envp: usize,
-    flags: u32,
+    (dir, path, argv, envp, flags): (i32, usize, usize, usize, u32),
+    recorder: Option<Recorder>,
 ) -> Result<isize, isize> {
     let mut buffer = [0; MAX_PATH];
     let path = memory::read_str(path, &mut buffer)?;
@@ -105,7 +113,7 @@ fn try_execve(
     check_interpreter(&File::read(program.0)?)?;
     let kept = program.keep()?;
     let image = thread.process().image_fd.load(Relaxed);
-    let config = Config { image, program: Some(kept.0 as i32) }.word();
+    let config = Config { image, program: Some(kept.0 as i32), recorder }.word();
     for word in [NAME.as_ptr() as usize, config.as_c_str().as_ptr() as usize, name] {
         words.push(word);
     }
@@ -341,11 +349,6 @@ impl Name {
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written to")
     }
-}
-
-/// The first program of all, which the runtime is told by its path. Returns why not.
-pub fn first(thread: &Thread, path: usize, argv: usize, envp: usize) -> isize {
-    execve(thread, AT_FDCWD, path, argv, envp, 0)
 }
 
 #[cfg(test)]

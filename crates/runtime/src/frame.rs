@@ -27,6 +27,23 @@ pub struct SigInfo {
     pub fields: [u64; 14],
 }
 
+impl SigInfo {
+    /// As the kernel has it.
+    pub fn bytes(&self) -> [u8; 128] {
+        // SAFETY: integers all through, one next to the other.
+        unsafe { core::mem::transmute_copy(self) }
+    }
+
+    /// From the beginning of such bytes; the rest are zeros.
+    pub fn of_bytes(bytes: &[u8]) -> SigInfo {
+        let mut whole = [0; 128];
+        let len = bytes.len().min(whole.len());
+        whole[..len].copy_from_slice(&bytes[..len]);
+        // SAFETY: any bytes are one.
+        unsafe { core::mem::transmute_copy(&whole) }
+    }
+}
+
 /// `stack_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]

@@ -15,6 +15,9 @@ pub const IMAGE: usize = OWN.start;
 /// A slot for each thread: see [`crate::thread`].
 pub const SLOTS: Range<usize> = 0x3f00_4000_0000..0x3f00_c000_0000;
 
+/// The window through which a recording is written or read: see [`crate::record`].
+pub const STREAM: Range<usize> = 0x3f00_c000_0000..0x3f01_0000_0000;
+
 /// Where a position-independent program goes: the place that the kernel gives it when addresses are
 /// not randomised.
 pub const PROGRAM: usize = 0x5555_5555_4000;

@@ -4,8 +4,8 @@ use linux_raw_sys::general::{AT_FDCWD, O_CLOEXEC, O_RDONLY};
 
 use crate::own;
 
-/// Bytes of a line in front of the file's name, at most, and some of the name.
-const LINE: usize = 128;
+/// Bytes of a line that are looked at: those in front of the file's name, and most names.
+const LINE: usize = 256;
 
 /// Whether these bytes are instructions of a file, mapped for this process, and not to be written to.
 pub fn is_code_of_a_file(at: usize, len: usize) -> bool {
@@ -17,6 +17,23 @@ pub fn is_code_of_a_file(at: usize, len: usize) -> bool {
         is_here
     });
     found
+}
+
+/// Calls `tell` with the file that is mapped at an address, and with the place in the file.
+pub fn with_file_of<T>(at: usize, tell: impl FnOnce(&str, usize) -> T) -> Option<T> {
+    let (mut told, mut tell) = (None, Some(tell));
+    each_line(|line| {
+        let Some(mapping) = Mapping::parse(line) else { return false };
+        let is_here = (mapping.from..mapping.to).contains(&at);
+        let line = core::str::from_utf8(line).unwrap_or_default();
+        let mut words = line.split_ascii_whitespace().skip(2);
+        let offset = words.next().and_then(|word| usize::from_str_radix(word, 16).ok());
+        if let (true, Some(offset), Some(name)) = (is_here, offset, words.nth(2)) {
+            told = tell.take().map(|tell| tell(name, at - mapping.from + offset));
+        }
+        is_here
+    });
+    told
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -99,5 +116,7 @@ mod tests {
         let variable = 0u64;
         assert!(!is_code_of_a_file(&raw const variable as usize, 5));
         assert!(!is_code_of_a_file(16, 5));
+        let told = with_file_of(here, |file, _| file.contains("runtime"));
+        assert_eq!((told, with_file_of(16, |_, _| ())), (Some(true), None));
     }
 }

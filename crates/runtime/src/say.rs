@@ -1,12 +1,19 @@
-//! What the runtime has to say before it ends a process: one line on standard error.
+//! What the runtime has to say, on standard error: a line, as a rule the last one.
 
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::own;
 
+/// Bytes of the longest thing that is said.
+const ROOM: usize = 2048;
+
+const STDERR: usize = 2;
+static VOICE: AtomicUsize = AtomicUsize::new(STDERR);
+
 /// A line under construction; what does not fit is left out.
 struct Line {
-    bytes: [u8; 512],
+    bytes: [u8; ROOM],
     len: usize,
 }
 
@@ -19,16 +26,40 @@ impl Write for Line {
     }
 }
 
+/// Says something.
+pub fn line(what: fmt::Arguments) {
+    let mut line = Line { bytes: [0; ROOM], len: 0 };
+    let _cut = writeln!(line, "steadfast: {what}");
+    // SAFETY: writes what is in the line.
+    let _written = unsafe { own!(write, VOICE.load(Relaxed), line.bytes.as_ptr(), line.len) };
+}
+
+/// What is said goes to this descriptor from now on.
+pub fn to(fd: usize) {
+    VOICE.store(fd, Relaxed);
+}
+
+/// And from now on to the program's standard error again.
+pub fn as_the_program() {
+    let voice = VOICE.swap(STDERR, Relaxed);
+    if voice != STDERR {
+        // SAFETY: the runtime's own descriptor, which nothing uses any more.
+        let _closed = unsafe { own!(close, voice) };
+    }
+}
+
+/// Where it goes, if that is a descriptor of the runtime's own.
+pub fn own_fd() -> Option<usize> {
+    let voice = VOICE.load(Relaxed);
+    (voice != STDERR).then_some(voice)
+}
+
 /// Says why, and ends the process with `status`.
 pub fn die(status: i32, why: fmt::Arguments) -> ! {
-    let mut line = Line { bytes: [0; 512], len: 0 };
-    let _cut = writeln!(line, "steadfast: {why}");
-    // SAFETY: writes what is in the line; ends the process.
-    unsafe {
-        let _written = own!(write, 2, line.bytes.as_ptr(), line.len);
-        loop {
-            let _ended = own!(exit_group, status);
-        }
+    line(why);
+    loop {
+        // SAFETY: ends the process.
+        let _ended = unsafe { own!(exit_group, status) };
     }
 }
 

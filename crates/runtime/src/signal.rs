@@ -24,11 +24,11 @@ use linux_raw_sys::general::*;
 
 use crate::frame::{AltStack, Context, SigInfo};
 use crate::layout::{OWN, SLOTS};
-use crate::process::{Action, SIG_DFL};
+use crate::process::{Action, FIRST, SIG_DFL};
 use crate::sigset::SigSet;
 use crate::sys::{behind_guest, error, not_entered};
 use crate::thread::{Slot, Thread};
-use crate::{dispatch, own, seccomp, site};
+use crate::{dispatch, own, record, seccomp, site};
 
 /// `si_code` of the SIGSYS with which the kernel reports a system call.
 const SYS_USER_DISPATCH: i32 = 2;
@@ -121,6 +121,9 @@ pub fn own_calls() {
 pub fn handle_calls() {
     let trap = Action { handler: !0, ..Action::DEFAULT };
     tell(SIGTRAP, &told(&trap)).expect("a handler of SIGTRAP is taken");
+    if record::is_on() {
+        tell_about(SIGSEGV, &FIRST.action(SIGSEGV)).expect("a handler of SIGSEGV is taken");
+    }
     let action = Action {
         handler: on_sigsys as *const () as usize,
         flags: (SA_SIGINFO | SA_ONSTACK | SA_NODEFER) as usize | SA_RESTORER,
@@ -137,6 +140,9 @@ pub fn handle_calls() {
 pub fn tell_about(signal: u32, wanted: &Action) -> Result<(), isize> {
     match signal {
         SIGSYS | SIGTRAP => Ok(()), // stay the runtime's
+        // It may be about the clock.
+        SIGSEGV if record::is_on() => tell(signal, &told(&Action { handler: !0, ..*wanted })),
+        _ if record::keeps_handlers(signal) => Ok(()),
         _ if wanted.is_handled() => tell(signal, &told(wanted)),
         _ => tell(signal, wanted),
     }
@@ -158,6 +164,16 @@ fn tell(signal: u32, action: &Action) -> Result<(), isize> {
         own!(rt_sigaction, signal, core::ptr::from_ref(action), 0, size_of::<SigSet>())?;
     }
     Ok(())
+}
+
+/// Whether a signal is one that an instruction of the program's can come to.
+pub fn may_be_fault(signal: u32) -> bool {
+    [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP].contains(&signal)
+}
+
+/// Whether an instruction of the program's has come to this signal: nobody has sent it.
+pub fn is_fault(info: &SigInfo) -> bool {
+    may_be_fault(info.signal.cast_unsigned()) && info.code > 0
 }
 
 /// Blocks all signals; what was blocked before is in the context that the thread will go back to, or
@@ -203,6 +219,12 @@ unsafe extern "C" fn on_signal(_: i32, info: *const SigInfo, context: *mut Conte
             && site::trapped(&mut *context)
         {
             // Nobody has sent it: the program goes on.
+        } else if !OWN.contains(&at) && record::reads_the_clock(info, &mut *context) {
+            // It goes on behind the instruction.
+        } else if !OWN.contains(&at) && record::defers(info) {
+            // Its next call finds it, and is not made.
+            thread.defer(*info, false);
+            (*context).mask = SigSet::ALL.real();
         } else if !OWN.contains(&at) || site::interrupted(thread, &mut *context) {
             deliver(thread, &mut *context, info, None);
         } else {
@@ -226,6 +248,9 @@ unsafe extern "C" fn late(context: *mut Context) {
     // SAFETY: the context that `steadfast_back` was called with.
     let context = unsafe { &mut *context };
     if let Some(deferred) = thread.take_deferred() {
+        if thread.process().action(deferred.info.signal.cast_unsigned()).is_handled() {
+            record::delivered(&deferred);
+        }
         deliver(thread, context, &deferred.info, deferred.temporary);
     }
 }

@@ -1,6 +1,8 @@
 //! Sets of signals, as the kernel has them.
 
-use linux_raw_sys::general::{SIGKILL, SIGSTOP, SIGSYS, SIGTRAP};
+use linux_raw_sys::general::{SIGKILL, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP};
+
+use crate::record;
 
 /// How many there are: 1 to this.
 pub const SIGNALS: u32 = 64;
@@ -38,10 +40,12 @@ impl SigSet {
     }
 
     /// What the kernel may be told while the program runs: a system call of a thread that blocks
-    /// SIGSYS would kill it, and so would a site that is being patched one that blocks SIGTRAP.
+    /// SIGSYS would kill it, and so would a site that is being patched one that blocks SIGTRAP, and the
+    /// clock of one that is recorded who blocks SIGSEGV.
     #[must_use]
-    pub const fn real(self) -> SigSet {
-        self.without(SIGSYS).without(SIGTRAP)
+    pub fn real(self) -> SigSet {
+        let real = self.without(SIGSYS).without(SIGTRAP);
+        if record::is_on() { real.without(SIGSEGV) } else { real }
     }
 }
 

@@ -5,7 +5,8 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::auxvec::{
-    AT_BASE, AT_ENTRY, AT_EXECFN, AT_HWCAP2, AT_NULL, AT_PHDR, AT_PHENT, AT_PHNUM,
+    AT_BASE, AT_ENTRY, AT_EXECFN, AT_HWCAP2, AT_IGNORE, AT_NULL, AT_PHDR, AT_PHENT, AT_PHNUM,
+    AT_RANDOM, AT_SYSINFO_EHDR,
 };
 use linux_raw_sys::elf::Elf_Phdr;
 use linux_raw_sys::general::{AT_FDCWD, O_CLOEXEC, O_RDONLY, SIG_SETMASK};
@@ -13,7 +14,9 @@ use linux_raw_sys::prctl::{PR_SET_MM, PR_SET_MM_MAP, PR_SET_NAME, prctl_mm_map};
 
 use crate::config::{Config, OWN_WORDS};
 use crate::elf::{File, Loaded};
+use crate::errno::Errno;
 use crate::process::{Action, FIRST};
+use crate::record::{self, Beginning};
 use crate::sigset::{SIGNALS, SigSet};
 use crate::sys::error;
 use crate::thread::{Slot, Thread};
@@ -89,6 +92,15 @@ impl Stack {
         let mut found = entries.iter_mut().filter(|entry| entry[0] == kind as usize);
         found.next().map(|entry| &mut entry[1])
     }
+
+    /// Has the program overlook an entry of the auxiliary vector.
+    fn remove(&mut self, kind: u32) {
+        // SAFETY: as above.
+        let entries = unsafe { core::slice::from_raw_parts_mut(self.auxv, self.auxv_len) };
+        for entry in entries.iter_mut().filter(|entry| entry[0] == kind as usize) {
+            entry[0] = AT_IGNORE as usize;
+        }
+    }
 }
 
 unsafe extern "C" fn start(at: *mut usize) -> ! {
@@ -109,12 +121,16 @@ unsafe extern "C" fn start(at: *mut usize) -> ! {
     let thread = first_thread(config.image);
     let Some(program) = config.program else {
         let argv = stack.argv(OWN_WORDS);
-        let why = exec::first(thread, stack.word(2), argv as usize, stack.envp as usize);
+        let (path, envp) = (stack.word(2), stack.envp as usize);
+        let why = exec::first(thread, path, argv as usize, envp, config.recorder);
         let found = why != error(linux_raw_sys::errno::ENOENT);
         let status = if found { say::NOT_EXECUTED } else { say::NOT_FOUND };
         say::die(status, format_args!("cannot execute {:?}: {}", stack.text(2), Errno(why)));
     };
-    let entry = load(&mut stack, program as usize);
+    let (entry, code) = load(&mut stack, program as usize);
+    if let Some(recorder) = config.recorder {
+        record::begin(recorder, &beginning(&mut stack, code));
+    }
     // Descriptors, handlers, and the mask are in order: from here on nothing is made but what the
     // program asks for.
     signal::handle_calls();
@@ -148,8 +164,16 @@ fn first_thread(image: i32) -> &'static Thread {
     thread
 }
 
-/// Loads the program and its interpreter, and tells kernel and program where they are. Where to begin.
-fn load(stack: &mut Stack, fd: usize) -> usize {
+/// How a program that is recorded begins: it has to ask for the time where that can be recorded.
+fn beginning(stack: &mut Stack, code: [(usize, usize); 2]) -> Beginning {
+    stack.remove(AT_SYSINFO_EHDR);
+    let Some(&mut random) = stack.entry(AT_RANDOM) else { die!("this kernel gives no AT_RANDOM") };
+    Beginning { random: random as *mut _, stack: stack.argv(OWN_WORDS) as usize, code }
+}
+
+/// Loads the program and its interpreter, and tells kernel and program where they are. Where to begin, and
+/// where their instructions are.
+fn load(stack: &mut Stack, fd: usize) -> (usize, [(usize, usize); 2]) {
     // SAFETY: the kernel has put a string there.
     let name = unsafe { CStr::from_ptr(stack.word(2) as *const _) };
     let load = |fd, is_interpreter| {
@@ -203,7 +227,8 @@ fn load(stack: &mut Stack, fd: usize) -> usize {
     // SAFETY: a name that ends with a zero.
     let _named = unsafe { own!(prctl, PR_SET_NAME, path[base..].as_ptr(), 0, 0, 0) };
     close(fd);
-    interpreter.map_or(program.entry, |loaded| loaded.entry)
+    let code = [program.code, interpreter.map_or((0, 0), |loaded| loaded.code)];
+    (interpreter.map_or(program.entry, |loaded| loaded.entry), code)
 }
 
 /// Tells the kernel what of the memory is what, for those who look at the process from outside.
@@ -265,23 +290,5 @@ unsafe fn enter(entry: usize, stack: *mut usize) -> ! {
             in("rsi") entry,
             options(noreturn),
         );
-    }
-}
-
-/// An error as people read it.
-struct Errno(isize);
-
-impl core::fmt::Display for Errno {
-    fn fmt(&self, f: &mut core::fmt::Formatter) -> core::fmt::Result {
-        use linux_raw_sys::errno::*;
-        match self.0.unsigned_abs() as u32 {
-            ENOENT => f.write_str("there is no such file"),
-            EACCES => f.write_str("it may not be executed"),
-            ENOEXEC => f.write_str("it is no program for this processor"),
-            ENOMEM => f.write_str("there is no room for it in memory"),
-            EEXIST => f.write_str("it is linked to addresses that are the runtime's"),
-            ELOOP => f.write_str("its interpreter is a script, and so on"),
-            other => write!(f, "errno {other}"),
-        }
     }
 }

@@ -258,6 +258,14 @@ impl Thread {
         self.deferred.store(1, Release);
     }
 
+    /// Has the thread find a signal on its way back to the program. All signals must be blocked.
+    pub fn defer_replayed(&self, deferred: Deferred) {
+        assert_eq!(self.deferred.load(Relaxed), 0, "one signal is delivered at a time");
+        // SAFETY: no handler runs while signals are blocked.
+        unsafe { *self.signal.get() = deferred };
+        self.deferred.store(1, Release);
+    }
+
     /// Whether a signal waits. All signals must be blocked.
     pub fn has_deferred(&self) -> bool {
         self.deferred.load(Acquire) != 0

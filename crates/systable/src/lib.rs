@@ -23,6 +23,9 @@ pub use table::entry;
 pub enum Class {
     /// It is made on each replica, and the results are compared.
     Execute,
+    /// It is made on each replica, for what it does there. What it returns comes from the record: it is a
+    /// number of this machine's, or depends on it.
+    Repeat,
     /// It is made where the program is recorded. Elsewhere it is answered from the record: the result,
     /// and what the kernel has written to memory.
     Emulate,
@@ -90,10 +93,10 @@ pub enum Size {
     Argument(u8),
     /// As many items as this argument says, of so many bytes each.
     Items(u8, u16),
-    /// As many bytes as the result says.
-    Result,
-    /// As many items as the result says, of so many bytes each.
-    ResultItems(u16),
+    /// As many bytes as the result says, but not more than this argument.
+    Result(u8),
+    /// As many items as the result says, but not more than this argument, of so many bytes each.
+    ResultItems(u8, u16),
     /// As many bytes as the 32-bit number says that this argument points to, before and after the call.
     At(u8),
     /// As many bits as this argument says.

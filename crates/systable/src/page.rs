@@ -17,14 +17,12 @@ alone: what is *absent* is absent there as well.
 | class | recorded | replayed |
 |---|---|---|
 | execute | made | made; the results must be the same |
+| repeat | made | made; the result comes from the record |
 | emulate | made | answered from the record: the result, and what the kernel wrote to memory |
 | output | made, once everything that it depends on is stable | not sent; the bytes must have the same hash |
 | local | the runtime's affair | the same |
 | absent | `ENOSYS` | the same |
 | ends | made; recording ends, and says why | |
-
-Of what `stat` and its like say, and of a directory's order, what may differ between replicas comes from the
-record: device, inode, times.
 
 *by descriptor* has two classes: for what each replica has for itself (files, pipes within it), and for
 what leads outside (connections, terminals, timers). *by command* has one for each command; a command
@@ -69,6 +67,7 @@ impl Display for Class {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         f.write_str(match self {
             Class::Execute => "execute",
+            Class::Repeat => "repeat",
             Class::Emulate => "emulate",
             Class::Output => "output",
             Class::Local => "local",
@@ -97,8 +96,8 @@ impl Display for Seen<'_> {
             Size::Bytes(len) => write!(f, "{len}"),
             Size::Argument(at) => f.write_str(named(at)),
             Size::Items(at, len) => write!(f, "{} × {len}", named(at)),
-            Size::Result => f.write_str("result"),
-            Size::ResultItems(len) => write!(f, "result × {len}"),
+            Size::Result(most) => write!(f, "result ≤ {}", named(most)),
+            Size::ResultItems(most, len) => write!(f, "(result ≤ {}) × {len}", named(most)),
             Size::At(at) => write!(f, "\\*{}", named(at)),
             Size::Bits(at) => write!(f, "{} bits", named(at)),
             Size::Vectors(at) => write!(f, "{} vectors", named(at)),

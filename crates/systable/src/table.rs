@@ -15,6 +15,7 @@ const A: Shape = Shape::Address;
 const P: Shape = Shape::Path;
 
 const EXECUTE: Rule = Rule::Always(Class::Execute);
+const REPEAT: Rule = Rule::Always(Class::Repeat);
 const EMULATE: Rule = Rule::Always(Class::Emulate);
 const LOCAL: Rule = Rule::Always(Class::Local);
 const ABSENT: Rule = Rule::Always(Class::Refuse(Refusal::Absent));
@@ -67,7 +68,7 @@ pub const fn entry(name: Sysno) -> &'static Entry {
 
 table! {
     // Files, pipes, connections.
-    read (fd FD, buf Out(Result), count N) INPUT;
+    read (fd FD, buf Out(Result(2)), count N) INPUT;
     write (fd FD, buf In(Argument(2)), count N) OUTPUT;
     open (path P, flags N, mode N) EXECUTE;
     openat (dirfd FD, path P, flags N, mode N) EXECUTE;
@@ -75,16 +76,16 @@ table! {
     creat (path P, mode N) EXECUTE;
     close (fd FD) EXECUTE;
     close_range (first FD, last FD, flags N) EXECUTE;
-    stat (path P, statbuf Out(Bytes(144))) EXECUTE;
-    fstat (fd FD, statbuf Out(Bytes(144))) EXECUTE;
-    lstat (path P, statbuf Out(Bytes(144))) EXECUTE;
-    newfstatat (dirfd FD, path P, statbuf Out(Bytes(144)), flags N) EXECUTE;
-    statx (dirfd FD, path P, flags N, mask N, statxbuf Out(Bytes(256))) EXECUTE;
+    stat (path P, statbuf Out(Bytes(144))) EMULATE;
+    fstat (fd FD, statbuf Out(Bytes(144))) EMULATE;
+    lstat (path P, statbuf Out(Bytes(144))) EMULATE;
+    newfstatat (dirfd FD, path P, statbuf Out(Bytes(144)), flags N) EMULATE;
+    statx (dirfd FD, path P, flags N, mask N, statxbuf Out(Bytes(256))) EMULATE;
     statfs (path P, buf Out(Bytes(120))) EMULATE;
     fstatfs (fd FD, buf Out(Bytes(120))) EMULATE;
     ustat (dev N, ubuf Out(Bytes(32))) EMULATE;
-    lseek (fd FD, offset N, whence N) EXECUTE;
-    pread64 (fd FD, buf Out(Result), count N, offset N) INPUT;
+    lseek (fd FD, offset N, whence N) INPUT;
+    pread64 (fd FD, buf Out(Result(2)), count N, offset N) INPUT;
     pwrite64 (fd FD, buf In(Argument(2)), count N, offset N) OUTPUT;
     readv (fd FD, iov Out(Vectors(2)), iovcnt N) INPUT;
     writev (fd FD, iov In(Vectors(2)), iovcnt N) OUTPUT;
@@ -99,28 +100,28 @@ table! {
     vmsplice (fd FD, iov In(Vectors(2)), nr_segs N, flags N) ENDS;
     ioctl (fd FD, op N, argp InOut(Command)) command(1);
     fcntl (fd FD, op N, arg InOut(Command)) command(1);
-    flock (fd FD, op N) EXECUTE;
-    access (path P, mode N) EXECUTE;
-    faccessat (dirfd FD, path P, mode N) EXECUTE;
-    faccessat2 (dirfd FD, path P, mode N, flags N) EXECUTE;
+    flock (fd FD, op N) REPEAT;
+    access (path P, mode N) EMULATE;
+    faccessat (dirfd FD, path P, mode N) EMULATE;
+    faccessat2 (dirfd FD, path P, mode N, flags N) EMULATE;
     pipe (pipefd Out(Bytes(8))) EXECUTE;
     pipe2 (pipefd Out(Bytes(8)), flags N) EXECUTE;
     dup (oldfd FD) EXECUTE;
     dup2 (oldfd FD, newfd FD) EXECUTE;
     dup3 (oldfd FD, newfd FD, flags N) EXECUTE;
-    fsync (fd FD) EXECUTE;
-    fdatasync (fd FD) EXECUTE;
-    sync () EXECUTE;
-    syncfs (fd FD) EXECUTE;
-    sync_file_range (fd FD, offset N, nbytes N, flags N) EXECUTE;
-    readahead (fd FD, offset N, count N) EXECUTE;
-    fadvise64 (fd FD, offset N, len N, advice N) EXECUTE;
+    fsync (fd FD) REPEAT;
+    fdatasync (fd FD) REPEAT;
+    sync () REPEAT;
+    syncfs (fd FD) REPEAT;
+    sync_file_range (fd FD, offset N, nbytes N, flags N) REPEAT;
+    readahead (fd FD, offset N, count N) REPEAT;
+    fadvise64 (fd FD, offset N, len N, advice N) REPEAT;
     fallocate (fd FD, mode N, offset N, len N) EXECUTE;
     truncate (path P, length N) EXECUTE;
     ftruncate (fd FD, length N) EXECUTE;
-    getdents (fd FD, dirp Out(Result), count N) EXECUTE;
-    getdents64 (fd FD, dirp Out(Result), count N) EXECUTE;
-    getcwd (buf Out(Result), size N) EXECUTE;
+    getdents (fd FD, dirp Out(Result(2)), count N) EMULATE;
+    getdents64 (fd FD, dirp Out(Result(2)), count N) EMULATE;
+    getcwd (buf Out(Result(1)), size N) EXECUTE;
     chdir (path P) EXECUTE;
     fchdir (fd FD) EXECUTE;
     chroot (path P) EXECUTE;
@@ -136,8 +137,8 @@ table! {
     symlinkat (target P, newdirfd FD, linkpath P) EXECUTE;
     unlink (path P) EXECUTE;
     unlinkat (dirfd FD, path P, flags N) EXECUTE;
-    readlink (path P, buf Out(Result), bufsiz N) EXECUTE;
-    readlinkat (dirfd FD, path P, buf Out(Result), bufsiz N) EXECUTE;
+    readlink (path P, buf Out(Result(2)), bufsiz N) EMULATE;
+    readlinkat (dirfd FD, path P, buf Out(Result(3)), bufsiz N) EMULATE;
     chmod (path P, mode N) EXECUTE;
     fchmod (fd FD, mode N) EXECUTE;
     fchmodat (dirfd FD, path P, mode N) EXECUTE;
@@ -157,19 +158,19 @@ table! {
     lsetxattr (path P, name P, value In(Argument(3)), size N, flags N) EXECUTE;
     fsetxattr (fd FD, name P, value In(Argument(3)), size N, flags N) EXECUTE;
     setxattrat (dirfd FD, path P, flags N, name P, args In(Argument(5)), size N) EXECUTE;
-    getxattr (path P, name P, value Out(Result), size N) EXECUTE;
-    lgetxattr (path P, name P, value Out(Result), size N) EXECUTE;
-    fgetxattr (fd FD, name P, value Out(Result), size N) EXECUTE;
+    getxattr (path P, name P, value Out(Result(3)), size N) EMULATE;
+    lgetxattr (path P, name P, value Out(Result(3)), size N) EMULATE;
+    fgetxattr (fd FD, name P, value Out(Result(3)), size N) EMULATE;
     getxattrat (dirfd FD, path P, flags N, name P, args InOut(Argument(5)), size N) ENDS;
-    listxattr (path P, list Out(Result), size N) EXECUTE;
-    llistxattr (path P, list Out(Result), size N) EXECUTE;
-    flistxattr (fd FD, list Out(Result), size N) EXECUTE;
-    listxattrat (dirfd FD, path P, flags N, list Out(Result), size N) EXECUTE;
+    listxattr (path P, list Out(Result(2)), size N) EMULATE;
+    llistxattr (path P, list Out(Result(2)), size N) EMULATE;
+    flistxattr (fd FD, list Out(Result(2)), size N) EMULATE;
+    listxattrat (dirfd FD, path P, flags N, list Out(Result(4)), size N) EMULATE;
     removexattr (path P, name P) EXECUTE;
     lremovexattr (path P, name P) EXECUTE;
     fremovexattr (fd FD, name P) EXECUTE;
     removexattrat (dirfd FD, path P, flags N, name P) EXECUTE;
-    file_getattr (dirfd FD, path P, attr Out(Argument(3)), size N, flags N) EXECUTE;
+    file_getattr (dirfd FD, path P, attr Out(Argument(3)), size N, flags N) EMULATE;
     file_setattr (dirfd FD, path P, attr In(Argument(3)), size N, flags N) EXECUTE;
     name_to_handle_at (dirfd FD, path P, handle InOut(Own), mount_id Out(Bytes(4)), flags N) ENDS;
     open_by_handle_at (mount_fd FD, handle In(Own), flags N) ENDS;
@@ -186,7 +187,7 @@ table! {
     accept (sockfd FD, addr Out(At(2)), addrlen InOut(Bytes(4))) INPUT;
     accept4 (sockfd FD, addr Out(At(2)), addrlen InOut(Bytes(4)), flags N) INPUT;
     sendto (sockfd FD, buf In(Argument(2)), len N, flags N, dest_addr In(Argument(5)), addrlen N) OUTPUT;
-    recvfrom (sockfd FD, buf Out(Result), len N, flags N, src_addr Out(At(5)), addrlen InOut(Bytes(4))) INPUT;
+    recvfrom (sockfd FD, buf Out(Result(2)), len N, flags N, src_addr Out(At(5)), addrlen InOut(Bytes(4))) INPUT;
     sendmsg (sockfd FD, msg In(Message), flags N) OUTPUT;
     recvmsg (sockfd FD, msg Out(Message), flags N) INPUT;
     sendmmsg (sockfd FD, msgvec InOut(Messages(2)), vlen N, flags N) OUTPUT;
@@ -206,10 +207,10 @@ table! {
     pselect6 (nfds N, readfds InOut(Bits(0)), writefds InOut(Bits(0)), exceptfds InOut(Bits(0)), timeout InOut(Bytes(16)), sigmask In(Bytes(16))) EMULATE;
     epoll_create (size N) EXECUTE;
     epoll_create1 (flags N) EXECUTE;
-    epoll_ctl (epfd FD, op N, fd FD, event In(Bytes(12))) EXECUTE;
-    epoll_wait (epfd FD, events Out(ResultItems(12)), maxevents N, timeout N) EMULATE;
-    epoll_pwait (epfd FD, events Out(ResultItems(12)), maxevents N, timeout N, sigmask In(Argument(5)), sigsetsize N) EMULATE;
-    epoll_pwait2 (epfd FD, events Out(ResultItems(12)), maxevents N, timeout In(Bytes(16)), sigmask In(Argument(5)), sigsetsize N) EMULATE;
+    epoll_ctl (epfd FD, op N, fd FD, event In(Bytes(12))) REPEAT;
+    epoll_wait (epfd FD, events Out(ResultItems(2, 12)), maxevents N, timeout N) EMULATE;
+    epoll_pwait (epfd FD, events Out(ResultItems(2, 12)), maxevents N, timeout N, sigmask In(Argument(5)), sigsetsize N) EMULATE;
+    epoll_pwait2 (epfd FD, events Out(ResultItems(2, 12)), maxevents N, timeout In(Bytes(16)), sigmask In(Argument(5)), sigsetsize N) EMULATE;
     eventfd (initval N) EXECUTE;
     eventfd2 (initval N, flags N) EXECUTE;
     signalfd (fd FD, mask In(Argument(2)), sizemask N) EXECUTE;
@@ -244,12 +245,12 @@ table! {
     brk (addr A) EXECUTE;
     madvise (addr A, size N, advice N) EXECUTE;
     process_madvise (pidfd FD, iovec In(Vectors(2)), n N, advice N, flags N) ENDS;
-    msync (addr A, length N, flags N) EXECUTE;
-    mincore (addr A, length N, vec Out(Result)) ENDS;
-    mlock (addr A, size N) EXECUTE;
-    mlock2 (addr A, size N, flags N) EXECUTE;
+    msync (addr A, length N, flags N) REPEAT;
+    mincore (addr A, length N, vec Out(Result(1))) ENDS;
+    mlock (addr A, size N) REPEAT;
+    mlock2 (addr A, size N, flags N) REPEAT;
     munlock (addr A, size N) EXECUTE;
-    mlockall (flags N) EXECUTE;
+    mlockall (flags N) REPEAT;
     munlockall () EXECUTE;
     mseal (addr A, size N, flags N) EXECUTE;
     remap_file_pages (addr A, size N, prot N, pgoff N, flags N) EXECUTE;
@@ -275,12 +276,12 @@ table! {
     semctl (semid N, semnum N, op N, arg InOut(Command)) command(2);
     msgget (key N, msgflg N) EXECUTE;
     msgsnd (msqid N, msgp In(Argument(2)), msgsz N, msgflg N) ENDS;
-    msgrcv (msqid N, msgp Out(Result), msgsz N, msgtyp N, msgflg N) ENDS;
+    msgrcv (msqid N, msgp Out(Result(2)), msgsz N, msgtyp N, msgflg N) ENDS;
     msgctl (msqid N, op N, buf InOut(Command)) command(1);
     mq_open (name P, oflag N, mode N, attr In(Bytes(64))) EXECUTE;
     mq_unlink (name P) EXECUTE;
     mq_timedsend (mqdes FD, msg_ptr In(Argument(2)), msg_len N, msg_prio N, abs_timeout In(Bytes(16))) OUTPUT;
-    mq_timedreceive (mqdes FD, msg_ptr Out(Result), msg_len N, msg_prio Out(Bytes(4)), abs_timeout In(Bytes(16))) INPUT;
+    mq_timedreceive (mqdes FD, msg_ptr Out(Result(2)), msg_len N, msg_prio Out(Bytes(4)), abs_timeout In(Bytes(16))) INPUT;
     mq_notify (mqdes FD, sevp In(Bytes(64))) ENDS;
     mq_getsetattr (mqdes FD, newattr In(Bytes(64)), oldattr Out(Bytes(64))) EMULATE;
 
@@ -313,7 +314,7 @@ table! {
     waitid (idtype N, id N, infop Out(Bytes(128)), options N, rusage Out(Bytes(144))) EXECUTE;
     pidfd_open (pid N, flags N) EXECUTE;
     pidfd_getfd (pidfd FD, targetfd FD, flags N) ENDS;
-    set_tid_address (tidptr A) EXECUTE;
+    set_tid_address (tidptr A) REPEAT;
     set_robust_list (head A, len N) EXECUTE;
     get_robust_list (pid N, head_ptr Out(Bytes(8)), len_ptr Out(Bytes(8))) EXECUTE;
     rseq (rseq A, rseq_len N, flags N, sig N) ABSENT;
@@ -323,20 +324,20 @@ table! {
     futex_wake (uaddr A, mask N, nr N, flags N) EMULATE;
     futex_requeue (waiters In(Bytes(48)), flags N, nr_wake N, nr_requeue N) EMULATE;
     sched_yield () LOCAL;
-    sched_setparam (pid N, param In(Bytes(4))) EXECUTE;
+    sched_setparam (pid N, param In(Bytes(4))) REPEAT;
     sched_getparam (pid N, param Out(Bytes(4))) EXECUTE;
-    sched_setscheduler (pid N, policy N, param In(Bytes(4))) EXECUTE;
+    sched_setscheduler (pid N, policy N, param In(Bytes(4))) REPEAT;
     sched_getscheduler (pid N) EXECUTE;
-    sched_setattr (pid N, attr In(Own), flags N) EXECUTE;
+    sched_setattr (pid N, attr In(Own), flags N) REPEAT;
     sched_getattr (pid N, attr Out(Argument(2)), size N, flags N) EXECUTE;
     sched_get_priority_max (policy N) EXECUTE;
     sched_get_priority_min (policy N) EXECUTE;
     sched_rr_get_interval (pid N, tp Out(Bytes(16))) EMULATE;
-    sched_setaffinity (pid N, cpusetsize N, mask In(Argument(1))) EXECUTE;
-    sched_getaffinity (pid N, cpusetsize N, mask Out(Result)) EMULATE;
-    getpriority (which N, who N) EXECUTE;
-    setpriority (which N, who N, prio N) EXECUTE;
-    ioprio_set (which N, who N, ioprio N) EXECUTE;
+    sched_setaffinity (pid N, cpusetsize N, mask In(Argument(1))) REPEAT;
+    sched_getaffinity (pid N, cpusetsize N, mask Out(Result(1))) EMULATE;
+    getpriority (which N, who N) REPEAT;
+    setpriority (which N, who N, prio N) REPEAT;
+    ioprio_set (which N, who N, ioprio N) REPEAT;
     ioprio_get (which N, who N) EXECUTE;
     unshare (flags N) EXECUTE;
     setns (fd FD, nstype N) ENDS;
@@ -360,8 +361,8 @@ table! {
     getpgrp () EMULATE;
     getpgid (pid N) EMULATE;
     getsid (pid N) EMULATE;
-    setpgid (pid N, pgid N) EXECUTE;
-    setsid () EXECUTE;
+    setpgid (pid N, pgid N) REPEAT;
+    setsid () REPEAT;
     getuid () EXECUTE;
     geteuid () EXECUTE;
     getgid () EXECUTE;
@@ -376,7 +377,7 @@ table! {
     setresgid (rgid N, egid N, sgid N) EXECUTE;
     setfsuid (fsuid N) EXECUTE;
     setfsgid (fsgid N) EXECUTE;
-    getgroups (size N, list Out(ResultItems(4))) EXECUTE;
+    getgroups (size N, list Out(ResultItems(0, 4))) EXECUTE;
     setgroups (size N, list In(Items(0, 4))) EXECUTE;
     capget (hdrp InOut(Bytes(8)), datap Out(Bytes(24))) EXECUTE;
     capset (hdrp In(Bytes(8)), datap In(Bytes(24))) EXECUTE;
@@ -406,14 +407,14 @@ table! {
     clock_adjtime (clockid N, buf InOut(Bytes(208))) EMULATE;
     settimeofday (tv In(Bytes(16)), tz In(Bytes(8))) ENDS;
     clock_settime (clockid N, tp In(Bytes(16))) ENDS;
-    getrandom (buf Out(Result), buflen N, flags N) EMULATE;
+    getrandom (buf Out(Result(1)), buflen N, flags N) EMULATE;
     getcpu (cpu Out(Bytes(4)), node Out(Bytes(4)), tcache A) EMULATE;
     times (buf Out(Bytes(32))) EMULATE;
     getrusage (who N, usage Out(Bytes(144))) EMULATE;
     sysinfo (info Out(Bytes(112))) EMULATE;
     uname (buf Out(Bytes(390))) EMULATE;
     getrlimit (resource N, rlim Out(Bytes(16))) EXECUTE;
-    setrlimit (resource N, rlim In(Bytes(16))) EXECUTE;
+    setrlimit (resource N, rlim In(Bytes(16))) REPEAT;
     prlimit64 (pid N, resource N, new_limit In(Bytes(16)), old_limit Out(Bytes(16))) EXECUTE;
 
     // The machine's own affairs.
@@ -428,7 +429,7 @@ table! {
     fsmount (fd FD, flags N, attr_flags N) ENDS;
     fspick (dirfd FD, path P, flags N) ENDS;
     statmount (req In(Own), buf Out(Argument(2)), bufsize N, flags N) ENDS;
-    listmount (req In(Own), ids Out(ResultItems(8)), nr N, flags N) ENDS;
+    listmount (req In(Own), ids Out(ResultItems(2, 8)), nr N, flags N) ENDS;
     pivot_root (new_root P, put_old P) ENDS;
     swapon (path P, swapflags N) ENDS;
     swapoff (path P) ENDS;
@@ -439,7 +440,7 @@ table! {
     iopl (level N) ENDS;
     ioperm (from N, num N, turn_on N) ENDS;
     vhangup () ENDS;
-    syslog (kind N, bufp Out(Result), len N) ENDS;
+    syslog (kind N, bufp Out(Result(2)), len N) ENDS;
     init_module (module_image In(Argument(1)), len N, param_values P) ENDS;
     finit_module (fd FD, param_values P, flags N) ENDS;
     delete_module (name P, flags N) ENDS;
@@ -450,7 +451,7 @@ table! {
     add_key (kind P, description P, payload In(Argument(3)), plen N, keyring N) ENDS;
     request_key (kind P, description P, callout_info P, dest_keyring N) ENDS;
     keyctl (operation N, arg2 InOut(Command), arg3 N, arg4 N, arg5 N) ENDS;
-    lookup_dcookie (cookie N, buffer Out(Result), len N) GONE;
+    lookup_dcookie (cookie N, buffer Out(Result(2)), len N) GONE;
     sysfs (option N, arg1 N, arg2 N) ENDS;
     uselib (library P) GONE;
     _sysctl (args A) GONE;
@@ -497,6 +498,7 @@ mod tests {
                     Size::Argument(at) | Size::Items(at, _) | Size::Bits(at) => {
                         shape(at) == Some(N)
                     }
+                    Size::Result(at) | Size::ResultItems(at, _) => shape(at) == Some(N),
                     Size::Vectors(at) | Size::Messages(at) => shape(at) == Some(N),
                     Size::At(at) => shape(at) == Some(InOut(Size::Bytes(4))),
                     _ => true,

@@ -6,44 +6,19 @@
 //! is started by the guest `prove`, whose filter kills whoever makes a call elsewhere.
 
 mod behaviours;
+#[path = "../guests/mod.rs"]
+mod guests;
 mod servers;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::Mutex;
 
-/// A guest that takes longer hangs: `timeout` ends it, and says so with a status of its own.
-const PATIENCE: &str = "120";
+use guests::{Linked, PATIENCE};
 
-/// How a guest is linked.
-#[derive(Clone, Copy, Debug)]
-enum Linked {
-    Dynamically,
-    Statically,
-}
-
-/// The guest's program, compiled once.
+/// The guest's program.
 fn guest(name: &str, linked: Linked) -> PathBuf {
-    // One after the other: tests that want the same guest wait for it.
-    static COMPILER: Mutex<()> = Mutex::new(());
-    let _turn = COMPILER.lock().unwrap_or_else(|broken| broken.into_inner());
-    let (suffix, options): (_, &[&str]) = match linked {
-        Linked::Dynamically => ("", &[]),
-        Linked::Statically => ("-static", &["-static"]),
-    };
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guest-{name}{suffix}"));
-    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passthrough/guests");
-    let source = guests.join(format!("{name}.c"));
-    let changed = |file: &Path| fs::metadata(file).and_then(|known| known.modified()).ok();
-    let newest = changed(&source).max(changed(&guests.join("guest.h")));
-    if changed(&program) <= newest {
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(options);
-        let status = compiler.arg("-o").args([&program, &source]).status().expect("cc is there");
-        assert!(status.success(), "{} does not compile: {status}", source.display());
-    }
-    program
+    guests::guest("passthrough", name, linked)
 }
 
 /// What `command` printed, and how it ended, after it was run in a folder of its own.

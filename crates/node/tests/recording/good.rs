@@ -1,0 +1,153 @@
+//! What is recorded is replayed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use demo::find;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::guests::Linked;
+use crate::guests::serving::{Running, download, free_port, wait_for};
+use crate::{Case, steadfast};
+
+/// Records it, and replays it several times, each time from the beginning.
+fn again_and_again(case: &Case, status: i32) -> String {
+    let recorded = case.record();
+    assert_eq!(
+        (recorded.status, recorded.says.as_str()),
+        (Some(status), ""),
+        "{}",
+        recorded.prints
+    );
+    for _ in 0..3 {
+        case.replay().expect_whole(status);
+    }
+    recorded.prints
+}
+
+fn both_ways(name: &str) {
+    for linked in [Linked::Dynamically, Linked::Statically] {
+        let seen = again_and_again(&Case::guest(name, linked, &[]), 0);
+        assert!(!seen.is_empty(), "{name} sees nothing");
+    }
+}
+
+#[test]
+fn time_chance_and_identity() {
+    both_ways("clocks");
+}
+
+#[test]
+fn files_pipes_and_memory() {
+    both_ways("files");
+}
+
+#[test]
+fn signals_at_every_moment() {
+    both_ways("interrupted");
+}
+
+#[test]
+fn programs_of_every_day() {
+    let words = "import time, random, os\nprint(time.time(), random.random(), os.urandom(3))\n";
+    let commands: [(&str, &[&str]); 6] = [
+        ("/usr/bin/date", &["+%N"]),
+        ("/usr/bin/sort", &["-R", "/etc/passwd"]),
+        ("/usr/bin/ls", &["-la", "/proc"]),
+        ("/usr/bin/perl", &["-e", "print time, \" \", rand, \" $$\\n\""]),
+        ("/usr/bin/python3", &["-c", words]),
+        ("/bin/busybox", &["wc", "/etc/services"]),
+    ];
+    for (program, args) in commands {
+        let seen = again_and_again(&Case::of(PathBuf::from(program), args), 0);
+        assert!(!seen.is_empty(), "{program} prints nothing");
+    }
+}
+
+/// A server with all its clients: one process of nginx, whose connections, times and files are what they
+/// were. It answers with what is in its files, also while it is recorded.
+#[test]
+fn nginx_under_load() {
+    const CLIENTS: usize = 6;
+    let nginx = find::program("nginx", "nginx").expect("nginx is there");
+    let at = free_port();
+    let configuration = tempfile::tempdir().unwrap();
+    let file = configuration.path().join("nginx.conf");
+    let text = format!(
+        "daemon off; master_process off; user root; pid pid; error_log error.log;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{ access_log access.log; client_body_temp_path body; proxy_temp_path proxy; \
+         fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi; \
+         server {{ listen {at}; location / {{ root {}; }} \
+         location /now {{ return 200 \"$msec $request_id $connection $pid\"; }} }} }}\n",
+        configuration.path().display()
+    );
+    fs::write(&file, text).unwrap();
+    let large: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+    fs::write(configuration.path().join("large"), &large).unwrap();
+    let mut case = Case::of(nginx, &["-e", "stderr", "-c", file.to_str().unwrap(), "-p"]);
+    case.args.push(format!("{}/", case.work().display()));
+    // `timeout` would be the one who gets the signal.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    command.args(case.command().get_args().skip(4)).current_dir(case.work());
+    let server = Running(command.spawn().unwrap());
+    wait_for(at);
+    std::thread::scope(|scope| {
+        let client = || {
+            for _ in 0..5 {
+                assert!(download(at, "/large") == large, "nginx sends something else");
+                assert!(!download(at, "/now").is_empty());
+            }
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+    });
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.end().code(), Some(0));
+    for _ in 0..20 {
+        case.replay().expect_whole(0);
+    }
+    let log = fs::read_to_string(case.work().join("access.log")).unwrap();
+    assert_eq!(log.lines().count(), 2 * 5 * CLIENTS, "a replay logs what was logged");
+    let trace = case.trace();
+    let ends = trace.lines().last().unwrap();
+    assert!(trace.contains("accept4 = ") && ends.ends_with("it ends with status 0"), "{ends}");
+}
+
+#[test]
+fn a_replay_stops_where_it_is_told_to() {
+    let case = Case::guest("clocks", Linked::Dynamically, &[]);
+    assert_eq!(case.record().status, Some(0));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    command.arg("replay").arg(case.recording()).args(["--stop-at", "30"]).stderr(Stdio::piped());
+    let replay = Running(command.spawn().unwrap());
+    let stopped = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", replay.0.id())).unwrap();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    while !stopped() {
+        assert!(kill(Pid::from_raw(replay.0.id().cast_signed()), None).is_ok());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    replay.signal(Signal::SIGCONT);
+    assert_eq!(replay.end().code(), Some(0));
+}
+
+#[test]
+fn a_trace_names_every_call() {
+    let case = Case::guest("files", Linked::Statically, &[]);
+    assert_eq!(case.record().status, Some(0));
+    let trace = case.trace();
+    for expected in
+        ["the program begins", "openat = 3", "read = 6", "mremap = ", "ends with status 0"]
+    {
+        assert!(trace.contains(expected), "no {expected:?} in\n{trace}");
+    }
+    let mut head = steadfast();
+    head.arg("trace").arg(case.recording()).stdout(Stdio::piped());
+    let mut child = head.spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success(), "whoever reads it may have enough");
+}

@@ -1,0 +1,426 @@
+//! The format of a recording: records, one behind the other.
+//!
+//! ```text
+//! recording   MAGIC, record…, zeros
+//! record      length of what follows but the check (varint), head, payload, check (4 bytes)
+//! ```
+//!
+//! A record's check covers it and, by its seed, everything in front of it. So whatever is lost, damaged,
+//! or left over from another recording is found where it is, and the records in front of it are good. The
+//! file is written through memory that is shared with the kernel: of a process that is killed all that it
+//! had written is there, and at most its last record is not whole.
+//!
+//! What is in a record can be found again only by running the program: a call's arguments are not in it,
+//! but for a digest by which a replay finds out that it makes another one.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// What a recording begins with; the last byte is the format's version.
+pub const MAGIC: [u8; 8] = *b"steadrc\x01";
+
+/// Bytes of the longest record without its payload.
+pub const MOST: usize = LENGTH + HEAD + CHECK;
+
+/// Bytes of the longest length, head, and of a check.
+const LENGTH: usize = 5;
+const HEAD: usize = 64;
+const CHECK: usize = 4;
+
+/// What a record says, but for its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Head {
+    /// The program begins. The first record, and no other.
+    Begin(Begin),
+    /// A system call has been made.
+    Call(Call),
+    /// A signal was delivered. The payload is its `siginfo_t`, as far as it is not zeros.
+    Signal(Signal),
+    /// The processor's time stamp counter was read, and the number that tells the processor.
+    Tsc(u64, u32),
+    /// It ends. The last record; of a program that was killed there is none.
+    End(End),
+}
+
+/// How a program begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    /// What the kernel gave it to begin with (`AT_RANDOM`).
+    pub random: [u8; 16],
+    /// Its first stack pointer, which says that its arguments and environment are the same.
+    pub stack: u64,
+    /// A hash of its instructions, and of its interpreter's.
+    pub code: u64,
+}
+
+/// A system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// Its number.
+    pub number: u16,
+    /// [`digest`] of its arguments.
+    pub digest: u16,
+    /// What it returned.
+    pub result: i64,
+    /// What the payload is.
+    pub payload: Payload,
+}
+
+/// What the payload of a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Payload {
+    /// There is none.
+    Nothing,
+    /// What the kernel wrote to the program's memory, piece by piece.
+    Written,
+    /// There is none, but this is a hash of what the program gave to the kernel, or of what it got.
+    Hash(u64),
+}
+
+/// Where a signal was delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signal {
+    /// Instead of the call that the program was about to make, and made behind the handler; or else behind
+    /// the call in front of this record.
+    pub before: bool,
+    /// So many calls behind that record of which there is none.
+    pub behind: u32,
+    /// What was blocked while it came, if a call said so for its duration (`sigsuspend`, `ppoll`).
+    pub temporary: Option<u64>,
+}
+
+/// How a recording ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// The program has ended itself.
+    Exited {
+        /// With this status.
+        status: i32,
+    },
+    /// It made a call that is not recorded, and goes on without being recorded.
+    Refused {
+        /// The call.
+        number: u16,
+        /// Its arguments.
+        args: [u64; 3],
+    },
+    /// What is to be recorded could not be written.
+    Unwritten {
+        /// The reason.
+        errno: i32,
+    },
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// What it says.
+    pub head: Head,
+    /// And the bytes that belong to it.
+    pub payload: &'a [u8],
+}
+
+/// A place between two records: how far a recording goes, and what the next check begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Bytes in front of it.
+    pub at: u64,
+    seed: u64,
+}
+
+/// What is at a place instead of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// The file does not begin as recordings do.
+    #[error("it is no recording, or one of another version")]
+    Magic,
+    /// A record begins, and is not there to its end.
+    #[error("a record is cut off")]
+    Short,
+    /// It is not what was written.
+    #[error("a record is damaged")]
+    Check,
+}
+
+impl Place {
+    /// Where the first record is, behind [`MAGIC`].
+    pub const FIRST: Place = Place { at: MAGIC.len() as u64, seed: 0 };
+
+    /// Writes a record to `out`, which has [`MOST`] bytes and room for the payload: `length` bytes, which
+    /// `payload` puts where it is told. The place behind it.
+    pub fn write(
+        self,
+        out: &mut [u8],
+        head: &Head,
+        length: usize,
+        payload: impl FnOnce(&mut [u8]),
+    ) -> Place {
+        let mut bytes = [0; HEAD];
+        let head = postcard::to_slice(head, &mut bytes).expect("the longest head has room");
+        let mut prefix = [0; LENGTH];
+        let body = u32::try_from(head.len() + length).expect("records are shorter than 4 GiB");
+        let prefix = postcard::to_slice(&body, &mut prefix).expect("the longest length has room");
+        let (begin, end) = (prefix.len(), prefix.len() + body as usize);
+        out[begin..begin + head.len()].copy_from_slice(head);
+        payload(&mut out[begin + head.len()..end]);
+        let seed = xxh3_64_with_seed(&out[begin..end], self.seed);
+        out[end..end + CHECK].copy_from_slice(&(seed as u32).to_le_bytes());
+        // Last: without it there is no record.
+        out[..begin].copy_from_slice(prefix);
+        Place { at: self.at + (end + CHECK) as u64, seed }
+    }
+
+    /// Reads the record that `bytes` begins with, and the place behind it. `None`: there is none any more.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn read(self, bytes: &[u8]) -> Result<Option<(Record<'_>, Place)>, Damage> {
+        if bytes.first().is_none_or(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        let cut_off = |error| match error {
+            postcard::Error::DeserializeUnexpectedEnd => Damage::Short,
+            _ => Damage::Check,
+        };
+        let (body, rest): (u32, _) = postcard::take_from_bytes(bytes).map_err(cut_off)?;
+        let (body, begin) = (body as usize, bytes.len() - rest.len());
+        if rest.len() < body + CHECK {
+            return Err(Damage::Short);
+        }
+        let (body, rest) = rest.split_at(body);
+        let seed = xxh3_64_with_seed(body, self.seed);
+        if rest[..CHECK] != (seed as u32).to_le_bytes() {
+            return Err(Damage::Check);
+        }
+        let (head, payload) = postcard::take_from_bytes(body).map_err(|_| Damage::Check)?;
+        let at = self.at + (begin + body.len() + CHECK) as u64;
+        Ok(Some((Record { head, payload }, Place { at, seed })))
+    }
+}
+
+/// What two calls, or what two hashes are of, are told apart by.
+#[derive(Clone, Copy, Debug)]
+pub struct Hasher(u64);
+
+impl Hasher {
+    /// Of nothing yet.
+    pub const fn new() -> Hasher {
+        Hasher(0)
+    }
+
+    /// And of this.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    /// Of everything that was added, in its pieces.
+    pub const fn hash(self) -> u64 {
+        self.0
+    }
+}
+
+impl Default for Hasher {
+    fn default() -> Hasher {
+        Hasher::new()
+    }
+}
+
+/// By which a replay finds out that it makes another call than was recorded, once in 65,536 times too late.
+pub fn digest(args: &[usize]) -> u16 {
+    let mut hasher = Hasher::new();
+    for arg in args {
+        hasher.add(&arg.to_le_bytes());
+    }
+    hasher.hash() as u16
+}
+
+/// The records of a whole recording, and in the end what keeps it from going on.
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    place: Place,
+    ended: bool,
+}
+
+impl<'a> Records<'a> {
+    /// # Errors
+    /// [`Damage::Magic`].
+    pub fn of(bytes: &'a [u8]) -> Result<Records<'a>, Damage> {
+        match bytes.strip_prefix(&MAGIC) {
+            Some(bytes) => Ok(Records { bytes, place: Place::FIRST, ended: false }),
+            None => Err(Damage::Magic),
+        }
+    }
+
+    /// How far they have been read.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Damage>;
+
+    fn next(&mut self) -> Option<Result<Record<'a>, Damage>> {
+        if self.ended {
+            return None;
+        }
+        match self.place.read(self.bytes).transpose()? {
+            Ok((record, place)) => {
+                self.bytes = &self.bytes[(place.at - self.place.at) as usize..];
+                self.place = place;
+                Some(Ok(record))
+            }
+            Err(damage) => {
+                self.ended = true;
+                Some(Err(damage))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+    use std::{format, vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A recording of these, and where each of its records begins.
+    fn written(records: &[(Head, Vec<u8>)]) -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut place) = (MAGIC.to_vec(), Place::FIRST);
+        let mut begins = vec![];
+        for (head, payload) in records {
+            let from = bytes.len();
+            begins.push(from);
+            bytes.resize(from + MOST + payload.len(), 0);
+            let put = |out: &mut [u8]| out.copy_from_slice(payload);
+            place = place.write(&mut bytes[from..], head, payload.len(), put);
+            bytes.truncate(place.at as usize);
+        }
+        (bytes, begins)
+    }
+
+    fn read(bytes: &[u8]) -> (Vec<(Head, Vec<u8>)>, Option<Damage>) {
+        let (mut records, mut damage) = (vec![], None);
+        for record in Records::of(bytes).unwrap() {
+            match record {
+                Ok(Record { head, payload }) => records.push((head, payload.to_vec())),
+                Err(found) => damage = Some(found),
+            }
+        }
+        (records, damage)
+    }
+
+    fn heads() -> impl Strategy<Value = Head> {
+        let payloads = prop_oneof![
+            Just(Payload::Nothing),
+            Just(Payload::Written),
+            any::<u64>().prop_map(Payload::Hash)
+        ];
+        let calls = (any::<u16>(), any::<u16>(), any::<i64>(), payloads);
+        prop_oneof![
+            (any::<[u8; 16]>(), any::<u64>(), any::<u64>())
+                .prop_map(|(random, stack, code)| Head::Begin(Begin { random, stack, code })),
+            calls.prop_map(|(number, digest, result, payload)| {
+                Head::Call(Call { number, digest, result, payload })
+            }),
+            (any::<bool>(), any::<u32>(), any::<Option<u64>>()).prop_map(
+                |(before, behind, temporary)| Head::Signal(Signal { before, behind, temporary })
+            ),
+            (any::<u64>(), any::<u32>()).prop_map(|(tsc, processor)| Head::Tsc(tsc, processor)),
+            any::<i32>().prop_map(|status| Head::End(End::Exited { status })),
+            (any::<u16>(), any::<[u64; 3]>())
+                .prop_map(|(number, args)| Head::End(End::Refused { number, args })),
+            any::<i32>().prop_map(|errno| Head::End(End::Unwritten { errno })),
+        ]
+    }
+
+    fn recordings() -> impl Strategy<Value = Vec<(Head, Vec<u8>)>> {
+        let payload = proptest::collection::vec(any::<u8>(), 0..300);
+        proptest::collection::vec((heads(), payload), 1..20)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(records in recordings(), zeros in 0usize..100) {
+            let (mut bytes, _) = written(&records);
+            bytes.resize(bytes.len() + zeros, 0);
+            prop_assert_eq!(read(&bytes), (records, None));
+        }
+
+        #[test]
+        fn a_flipped_bit_is_found_where_it_is(
+            records in recordings(), at in any::<prop::sample::Index>(), bit in 0u8..8
+        ) {
+            let (mut bytes, begins) = written(&records);
+            let at = MAGIC.len() + at.index(bytes.len() - MAGIC.len());
+            bytes[at] ^= 1 << bit;
+            let whole = begins.iter().filter(|&&begin| begin <= at).count() - 1;
+            let (got, damage) = read(&bytes);
+            prop_assert_eq!(&got[..], &records[..whole]);
+            // A length of nothing is where a recording ends.
+            prop_assert!(damage.is_some() || bytes[begins[whole]] == 0);
+        }
+
+        #[test]
+        fn a_cut_is_found_where_it_is(records in recordings(), at in any::<prop::sample::Index>()) {
+            let (bytes, begins) = written(&records);
+            let at = MAGIC.len() + at.index(bytes.len() - MAGIC.len());
+            let whole = begins.iter().filter(|&&begin| begin <= at).count() - 1;
+            let damage = (!begins.contains(&at)).then_some(Damage::Short);
+            prop_assert_eq!(read(&bytes[..at]), (records[..whole].to_vec(), damage));
+            // The rest of the file may be there, and empty. What was not written is not read, but for zeros
+            // at the end of a record that was to end with them.
+            let mut torn = bytes[..at].to_vec();
+            torn.resize(bytes.len(), 0);
+            let (got, _) = read(&torn);
+            prop_assert!(got.len() >= whole && got[..] == records[..got.len()]);
+        }
+    }
+
+    /// The same record in another place is another one.
+    #[test]
+    fn what_is_left_over_is_not_read() {
+        let call = |result| {
+            let payload = Payload::Nothing;
+            (Head::Call(Call { number: 0, digest: 7, result, payload }), vec![])
+        };
+        let (first, begins) = written(&[call(1), call(2), call(3)]);
+        let (second, _) = written(&[call(4), call(5)]);
+        let mixed = [&second[..], &first[begins[2]..]].concat();
+        assert_eq!(read(&mixed), (vec![call(4), call(5)], Some(Damage::Check)));
+    }
+
+    #[test]
+    fn a_small_call_is_a_small_record() {
+        let call = Call { number: 232, digest: 9, result: 1, payload: Payload::Nothing };
+        let (bytes, _) = written(&[(Head::Call(call), vec![])]);
+        assert!(bytes.len() - MAGIC.len() <= 12, "{}", bytes.len());
+        assert_eq!(Records::of(b"steadrc\x02").err(), Some(Damage::Magic));
+    }
+
+    #[test]
+    fn every_head_has_room() {
+        let longest = [
+            Head::Begin(Begin { random: [255; 16], stack: u64::MAX, code: u64::MAX }),
+            Head::Call(Call {
+                number: u16::MAX,
+                digest: u16::MAX,
+                result: i64::MIN,
+                payload: Payload::Hash(u64::MAX),
+            }),
+            Head::End(End::Refused { number: u16::MAX, args: [u64::MAX; 3] }),
+        ];
+        for head in longest {
+            let mut bytes = [0; HEAD];
+            assert!(postcard::to_slice(&head, &mut bytes).is_ok(), "{}", format!("{head:?}"));
+        }
+    }
+}

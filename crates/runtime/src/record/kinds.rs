@@ -1,0 +1,128 @@
+//! What descriptors are: whether what they lead to is the replica's own, or the world's.
+
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use linux_raw_sys::general::{AT_EMPTY_PATH, AT_FDCWD};
+use systable::Sysno;
+
+use crate::sys::Args;
+use crate::{memory, own};
+
+/// Descriptors with higher numbers are not followed: a recording ends with the first.
+pub const MOST: usize = 1 << 16;
+
+/// What a descriptor leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The world: what the program was given to begin with, devices, `/proc`, timers, what tells of events.
+    World = 0,
+    /// A file or a folder.
+    File,
+    /// Something that is in the replica alone: a pipe, an event counter, `epoll`.
+    Inside,
+    /// A socket that the program has made.
+    Socket,
+    /// A connection that it has accepted.
+    Connection,
+}
+
+static KINDS: [AtomicU8; MOST] = [const { AtomicU8::new(Kind::World as u8) }; MOST];
+
+/// What a descriptor is.
+pub fn of(fd: usize) -> Kind {
+    let kind = KINDS.get(fd as u32 as usize).map_or(0, |kind| kind.load(Relaxed));
+    let all = [Kind::World, Kind::File, Kind::Inside, Kind::Socket, Kind::Connection];
+    all[usize::from(kind)]
+}
+
+/// Whether each replica has it for itself.
+pub fn is_inside(fd: usize) -> bool {
+    matches!(of(fd), Kind::File | Kind::Inside)
+}
+
+fn set(fd: usize, kind: Kind) {
+    if let Some(known) = KINDS.get(fd) {
+        known.store(kind as u8, Relaxed);
+    }
+}
+
+/// Whether it opens something by its path.
+pub fn opens(name: Sysno) -> bool {
+    matches!(name, Sysno::open | Sysno::openat | Sysno::openat2 | Sysno::creat)
+}
+
+/// Whether it opens what the kernel makes up, as it is at this moment and in this process: below `/proc`, and
+/// `/sys`.
+pub fn is_made_up(name: Sysno, args: &Args) -> bool {
+    let (dir, path) = match name {
+        Sysno::open | Sysno::creat => (AT_FDCWD as usize, args[0]),
+        _ => (args[0], args[1]),
+    };
+    let mut first = [0; 6];
+    if memory::read_bytes(path, &mut first).is_err() {
+        // A shorter one, at the end of a page.
+        return false;
+    }
+    match first[0] {
+        b'/' => first.starts_with(b"/proc/") || first.starts_with(b"/sys/"),
+        _ => dir as i32 != AT_FDCWD && of(dir) == Kind::World,
+    }
+}
+
+/// A call has returned this, and no error: what it says of descriptors. `false`: there are too many.
+pub fn follow(name: Sysno, args: &Args, result: usize) -> bool {
+    use Sysno::*;
+    let kind = match name {
+        name if opens(name) => of_path(result),
+        memfd_create => Kind::File,
+        socket => Kind::Socket,
+        accept | accept4 => Kind::Connection,
+        eventfd | eventfd2 | epoll_create | epoll_create1 => Kind::Inside,
+        signalfd | signalfd4 | timerfd_create | inotify_init | inotify_init1 | pidfd_open => {
+            Kind::World
+        }
+        dup | dup2 | dup3 => of(args[0]),
+        fcntl if super::command::is_dup(args[1]) => of(args[0]),
+        pipe | pipe2 => return both(args[0]),
+        socketpair => return both(args[3]),
+        close => {
+            set(args[0] as u32 as usize, Kind::World);
+            return true;
+        }
+        _ => return true,
+    };
+    set(result, kind);
+    result < MOST
+}
+
+/// Both ends of something.
+fn both(at: usize) -> bool {
+    // SAFETY: the kernel has written two numbers there a moment ago.
+    let fds = unsafe { (at as *const [i32; 2]).read_unaligned() };
+    fds.iter().all(|&fd| {
+        set(fd as usize, Kind::Inside);
+        (fd as usize) < MOST
+    })
+}
+
+/// Of something that was opened by its path.
+fn of_path(fd: usize) -> Kind {
+    const S_IFMT: u16 = 0o170_000;
+    const S_IFREG: u16 = 0o100_000;
+    const S_IFDIR: u16 = 0o040_000;
+    /// What the kernel makes up when it is read: `/proc`, `/sys`, and below them.
+    const MADE_UP: [u64; 6] =
+        [0x9fa0, 0x6265_6572, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x0027_e0eb];
+    const STATX_TYPE: usize = 1;
+    let mut stat = [0u16; 128];
+    let mut system = [0u64; 15];
+    // SAFETY: both are as long as what the kernel writes.
+    let asked = unsafe {
+        own!(statx, fd, c"".as_ptr(), AT_EMPTY_PATH, STATX_TYPE, stat.as_mut_ptr())
+            .and_then(|_| own!(fstatfs, fd, system.as_mut_ptr()))
+    };
+    // `stx_mode` is behind seven 32-bit numbers.
+    let is_file = [S_IFREG, S_IFDIR].contains(&(stat[14] & S_IFMT));
+    if asked.is_ok() && is_file && !MADE_UP.contains(&system[0]) { Kind::File } else { Kind::World }
+}

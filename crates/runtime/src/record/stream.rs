@@ -1,0 +1,194 @@
+//! The file of a recording, through a window of memory that is shared with it: what is written there is in
+//! the file, also if the process is killed in the next instant, and costs no system call.
+
+use core::slice;
+
+use linux_raw_sys::errno::{EFBIG, EOPNOTSUPP};
+use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
+use recording::{Damage, Head, MAGIC, MOST, Place, Record};
+
+use crate::layout::{PAGE, STREAM, page_down, page_up};
+use crate::own;
+use crate::sys::error;
+
+/// Bytes of the window, at least.
+const WINDOW: usize = 64 << 20;
+/// Room on the disk is asked for in steps of so many bytes: a write to memory cannot say that there is none.
+const STEP: u64 = 4 << 20;
+
+/// A recording that is being written, or read.
+pub struct Stream {
+    fd: usize,
+    place: Place,
+    /// Where in the file the window begins, and its length.
+    window: (u64, usize),
+    /// Bytes of the file: all of them, or as many as there is room for so far.
+    len: u64,
+    writes: bool,
+}
+
+impl Stream {
+    /// A new one, in an empty file.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn create(fd: usize) -> Result<Stream, isize> {
+        let mut stream = Stream { fd, place: Place::FIRST, window: (0, 0), len: 0, writes: true };
+        stream.make_room(MAGIC.len())?;
+        // SAFETY: the window is mapped, and as long.
+        unsafe { slice::from_raw_parts_mut(STREAM.start as *mut u8, MAGIC.len()) }
+            .copy_from_slice(&MAGIC);
+        Ok(stream)
+    }
+
+    /// One that is there.
+    ///
+    /// # Errors
+    /// The kernel's; [`Damage::Magic`] within.
+    pub fn open(fd: usize) -> Result<Result<Stream, Damage>, isize> {
+        const SEEK_END: usize = 2;
+        // SAFETY: moves the offset of the runtime's own descriptor, which nobody reads by.
+        let len = unsafe { own!(lseek, fd, 0, SEEK_END)? } as u64;
+        let mut stream = Stream { fd, place: Place::FIRST, window: (0, 0), len, writes: false };
+        if len < MAGIC.len() as u64 {
+            return Ok(Err(Damage::Magic));
+        }
+        stream.map(0, WINDOW)?;
+        let begins = stream.mapped()[..MAGIC.len()] == MAGIC;
+        Ok(if begins { Ok(stream) } else { Err(Damage::Magic) })
+    }
+
+    /// Its descriptor.
+    pub fn fd(&self) -> usize {
+        self.fd
+    }
+
+    /// It has another one.
+    pub fn set_fd(&mut self, fd: usize) {
+        self.fd = fd;
+    }
+
+    /// How far it has been written, or read.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Appends a record; `payload` puts its `length` bytes where it is told.
+    ///
+    /// # Errors
+    /// There is no room for it. The recording is as it was.
+    pub fn append(
+        &mut self,
+        head: &Head,
+        length: usize,
+        payload: impl FnOnce(&mut [u8]),
+    ) -> Result<(), isize> {
+        let needed = MOST + length;
+        self.make_room(needed)?;
+        let at = STREAM.start + (self.place.at - self.window.0) as usize;
+        // SAFETY: the window is mapped so far, and there is room for it in the file. Nobody else has it.
+        let out = unsafe { slice::from_raw_parts_mut(at as *mut u8, needed) };
+        self.place = self.place.write(out, head, length, payload);
+        Ok(())
+    }
+
+    /// The next record, and the place behind it; `None`: there is none any more.
+    ///
+    /// # Errors
+    /// The kernel's; what is damaged, within.
+    pub fn peek(&mut self) -> Result<Result<Option<(Record<'_>, Place)>, Damage>, isize> {
+        let place = self.place;
+        loop {
+            let end = self.window.0 + self.window.1 as u64;
+            let read = place.read(self.rest());
+            let is_cut = matches!(read, Err(Damage::Short)) || place.at == end;
+            if !is_cut || end >= self.len {
+                break;
+            }
+            // It goes on behind the window.
+            let len = if self.window.0 == page_down(place.at as usize) as u64 {
+                2 * self.window.1
+            } else {
+                WINDOW
+            };
+            self.map(place.at, len)?;
+        }
+        Ok(place.read(self.rest()))
+    }
+
+    /// Goes on at a place that [`Stream::peek`] has found.
+    pub fn go_on(&mut self, place: Place) {
+        self.place = place;
+    }
+
+    /// Gives back what is not needed any more, and cuts the file off behind its last record.
+    pub fn close(&mut self) {
+        // SAFETY: the runtime's own mapping and descriptor, which nothing uses behind this.
+        unsafe {
+            let _unmapped = own!(munmap, STREAM.start, self.window.1);
+            if self.writes {
+                let _cut = own!(ftruncate, self.fd, self.place.at);
+            }
+            let _closed = own!(close, self.fd);
+        }
+        self.window = (0, 0);
+    }
+
+    fn mapped(&self) -> &[u8] {
+        let len = self.window.1.min((self.len - self.window.0) as usize);
+        // SAFETY: mapped, and not behind the end of the file.
+        unsafe { slice::from_raw_parts(STREAM.start as *const u8, len) }
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.mapped()[(self.place.at - self.window.0) as usize..]
+    }
+
+    /// Room for so many bytes at the end.
+    fn make_room(&mut self, needed: usize) -> Result<(), isize> {
+        let end = self.place.at + needed as u64;
+        while self.len < end {
+            self.allocate()?;
+        }
+        if self.window.1 == 0 || end > self.window.0 + self.window.1 as u64 {
+            self.map(self.place.at, (needed + PAGE).max(WINDOW))?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self) -> Result<(), isize> {
+        // SAFETY: makes the file longer.
+        match unsafe { own!(fallocate, self.fd, 0, self.len, STEP) } {
+            Err(why) if why == error(EOPNOTSUPP) => self.write_zeros()?,
+            other => {
+                other?;
+            }
+        }
+        self.len += STEP;
+        Ok(())
+    }
+
+    /// For file systems that give no room before it is needed.
+    fn write_zeros(&self) -> Result<(), isize> {
+        static ZEROS: [u8; PAGE] = [0; PAGE];
+        let mut at = self.len;
+        while at < self.len + STEP {
+            // SAFETY: makes the file longer.
+            at += unsafe { own!(pwrite64, self.fd, ZEROS.as_ptr(), PAGE, at)? } as u64;
+        }
+        Ok(())
+    }
+
+    /// Moves the window to where `at` is.
+    fn map(&mut self, at: u64, len: usize) -> Result<(), isize> {
+        let (from, len) = (page_down(at as usize), page_up(len));
+        if len > STREAM.end - STREAM.start {
+            return Err(error(EFBIG));
+        }
+        let access = if self.writes { PROT_READ | PROT_WRITE } else { PROT_READ };
+        // SAFETY: nothing else is ever in this place.
+        unsafe { own!(mmap, STREAM.start, len, access, MAP_SHARED | MAP_FIXED, self.fd, from)? };
+        self.window = (from as u64, len);
+        Ok(())
+    }
+}
