@@ -63,17 +63,18 @@ pub fn record(folder: &Path, command: &[OsString]) -> anyhow::Result<Infallible>
 }
 
 /// Becomes the program that was recorded in `folder`, and has it do what it did: from the beginning to the
-/// end, or until it has followed so many records, where it stops (SIGSTOP).
+/// end, or until it has followed so many records, where it stops (SIGSTOP). With `live` it goes on for real
+/// where the recording ends.
 ///
 /// # Errors
 /// There is no recording, or it cannot be replayed on this machine. What only the runtime finds out (it is
 /// damaged, the program does something else) it says on standard error, and ends with status 1.
-pub fn replay(folder: &Path, until: Option<u64>) -> anyhow::Result<Infallible> {
+pub fn replay(folder: &Path, until: Option<u64>, live: bool) -> anyhow::Result<Infallible> {
     let (about, records) = Folder::at(folder).open()?;
     env::set_current_dir(&about.folder)
         .with_context(|| format!("cannot go to {}, where it began", about.folder.display()))?;
     let fd = keep(&records)?;
-    let recorder = Recorder::Replay { fd: fd.as_raw_fd(), until };
+    let recorder = Recorder::Replay { fd: fd.as_raw_fd(), until, live };
     let command: Vec<OsString> = about.command.into_iter().map(OsString::from).collect();
     let environment =
         about.environment.into_iter().map(|(name, value)| (name.into(), value.into()));

@@ -186,6 +186,9 @@ pub struct ReplayArgs {
     /// Stop there (SIGSTOP), behind so many records: for a debugger
     #[arg(long, value_name = "RECORDS")]
     pub stop_at: Option<u64>,
+    /// Let the program go on for real where the recording ends
+    #[arg(long)]
+    pub go_live: bool,
 }
 
 #[derive(Debug, Args)]
@@ -244,7 +247,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lab(args) => return lab::run(args),
         Command::Passthrough(args) => match launch::passthrough(&args.command)? {},
         Command::Record(args) => match launch::record(&args.output, &args.command)? {},
-        Command::Replay(args) => match launch::replay(&args.folder, args.stop_at)? {},
+        Command::Replay(args) => match launch::replay(&args.folder, args.stop_at, args.go_live)? {},
         Command::Trace(args) => launch::trace(&args.folder, &mut std::io::stdout().lock())?,
     }
     Ok(ExitCode::SUCCESS)

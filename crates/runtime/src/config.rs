@@ -42,11 +42,13 @@ pub enum Recorder {
         fd: i32,
         /// And stops it behind so many records.
         until: Option<u64>,
+        /// And lets it go on for real where the recording ends.
+        live: bool,
     },
 }
 
 /// Bytes of the word, always: where the program's own words and its stack are depends on it.
-const LENGTH: usize = 80;
+const LENGTH: usize = 88;
 
 /// A word of a command line, with the zero at its end.
 pub struct Word {
@@ -66,9 +68,12 @@ impl Config {
             }
             match self.recorder {
                 Some(Recorder::Record { fd }) => write!(word, ",record={fd}"),
-                Some(Recorder::Replay { fd, until: None }) => write!(word, ",replay={fd}"),
-                Some(Recorder::Replay { fd, until: Some(until) }) => {
-                    write!(word, ",replay={fd},until={until}")
+                Some(Recorder::Replay { fd, until, live }) => {
+                    write!(word, ",replay={fd}")?;
+                    if let Some(until) = until {
+                        write!(word, ",until={until}")?;
+                    }
+                    if live { write!(word, ",live=1") } else { Ok(()) }
                 }
                 None => Ok(()),
             }
@@ -88,8 +93,10 @@ impl Config {
                     *none = Some(Recorder::Record { fd: fd.parse().ok()? });
                 }
                 (("replay", fd), none @ None) => {
-                    *none = Some(Recorder::Replay { fd: fd.parse().ok()?, until: None });
+                    let fd = fd.parse().ok()?;
+                    *none = Some(Recorder::Replay { fd, until: None, live: false });
                 }
+                (("live", "1"), Some(Recorder::Replay { live, .. })) => *live = true,
                 (("until", count), Some(Recorder::Replay { until, .. })) => {
                     *until = Some(count.parse().ok()?);
                 }
@@ -129,8 +136,9 @@ mod tests {
         let recorders = [
             None,
             Some(Recorder::Record { fd }),
-            Some(Recorder::Replay { fd, until: None }),
-            Some(Recorder::Replay { fd, until }),
+            Some(Recorder::Replay { fd, until: None, live: false }),
+            Some(Recorder::Replay { fd, until: None, live: true }),
+            Some(Recorder::Replay { fd, until, live: true }),
         ];
         for recorder in recorders {
             for program in [None, Some(0), Some(i32::MAX)] {

@@ -216,7 +216,7 @@ table! {
     signalfd (fd FD, mask In(Argument(2)), sizemask N) EXECUTE;
     signalfd4 (fd FD, mask In(Argument(2)), sizemask N, flags N) EXECUTE;
     timerfd_create (clockid N, flags N) EXECUTE;
-    timerfd_settime (fd FD, flags N, new_value In(Bytes(32)), old_value Out(Bytes(32))) EMULATE;
+    timerfd_settime (fd FD, flags N, new_value In(Bytes(32)), old_value Out(Bytes(32))) REPEAT;
     timerfd_gettime (fd FD, curr_value Out(Bytes(32))) EMULATE;
     inotify_init () EXECUTE;
     inotify_init1 (flags N) EXECUTE;

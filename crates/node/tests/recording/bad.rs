@@ -36,7 +36,7 @@ fn a_program_is_killed() {
     let mut case = Case::guest("ends", Linked::Dynamically, &["killed"]);
     let mut command = Command::new("timeout");
     command.args(["--signal", "KILL", "0.5"]).arg(env!("CARGO_BIN_EXE_steadfast"));
-    command.args(case.command().get_args().skip(4)).current_dir(case.work());
+    command.args(case.alone().get_args()).current_dir(case.work());
     let seen = Ended::of(command.output());
     let replayed = case.replay();
     assert_eq!(replayed.status, Some(0));
@@ -150,7 +150,7 @@ fn there_is_no_room() {
         fs::create_dir(case.recording()).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh", size]).arg(case.recording());
-        command.arg(env!("CARGO_BIN_EXE_steadfast")).args(case.command().get_args().skip(4));
+        command.arg(env!("CARGO_BIN_EXE_steadfast")).args(case.alone().get_args());
         (Ended::of(command.current_dir(case.work()).output()), case)
     };
     let (seen, _) = on_disk_of("1");

@@ -1,6 +1,8 @@
 //! What is recorded is replayed.
 
 use std::fs;
+use std::io::{BufRead, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -11,6 +13,7 @@ use nix::unistd::Pid;
 use crate::guests::Linked;
 use crate::guests::serving::{Running, download, free_port, wait_for};
 use crate::{Case, steadfast};
+use tempfile::TempDir;
 
 /// Records it, and replays it several times, each time from the beginning.
 fn again_and_again(case: &Case, status: i32) -> String {
@@ -66,41 +69,81 @@ fn programs_of_every_day() {
     }
 }
 
+/// One process of nginx, to be recorded at its work.
+struct Nginx {
+    at: SocketAddr,
+    /// Its configuration, and what it serves.
+    folder: TempDir,
+    large: Vec<u8>,
+    case: Case,
+}
+
+impl Nginx {
+    fn new() -> Nginx {
+        let nginx = find::program("nginx", "nginx").expect("nginx is there");
+        let (at, folder) = (free_port(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("nginx.conf");
+        let text = format!(
+            "daemon off; master_process off; user root; pid pid; error_log error.log;\n\
+             events {{ worker_connections 64; }}\n\
+             http {{ access_log access.log; client_body_temp_path body; proxy_temp_path proxy; \
+             fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi; \
+             server {{ listen {at}; location / {{ root {}; }} \
+             location /now {{ return 200 \"$msec $request_id $connection $pid\"; }} }} }}\n",
+            folder.path().display()
+        );
+        fs::write(&file, text).unwrap();
+        let large: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+        fs::write(folder.path().join("large"), &large).unwrap();
+        let mut case = Case::of(nginx, &["-e", "stderr", "-c", file.to_str().unwrap(), "-p"]);
+        case.args.push(format!("{}/", case.work().display()));
+        Nginx { at, folder, large, case }
+    }
+
+    fn serves(&self) {
+        assert!(download(self.at, "/large") == self.large, "nginx sends something else");
+        assert!(!download(self.at, "/now").is_empty());
+    }
+}
+
+/// A server that was killed at its work answers again, with everything that it had, but for its connections.
+#[test]
+fn nginx_goes_on_for_real() {
+    let nginx = Nginx::new();
+    let mut server = Running(nginx.case.alone().spawn().unwrap());
+    wait_for(nginx.at);
+    nginx.serves();
+    // It goes on with a connection that is not there any more.
+    let open = TcpStream::connect(nginx.at).unwrap();
+    (&open).write_all(b"GET /large HTTP/1.1\r\nHost: ").unwrap();
+    nginx.serves();
+    server.0.kill().unwrap();
+    server.end();
+    drop(open);
+    nginx.case.clear();
+    let mut live = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    live.arg("replay").arg(nginx.case.recording()).arg("--go-live");
+    let live = Running(live.spawn().unwrap());
+    wait_for(nginx.at);
+    for _ in 0..3 {
+        nginx.serves();
+    }
+    live.signal(Signal::SIGQUIT);
+    assert_eq!(live.end().code(), Some(0));
+    drop(nginx.folder);
+}
+
 /// A server with all its clients: one process of nginx, whose connections, times and files are what they
 /// were. It answers with what is in its files, also while it is recorded.
 #[test]
 fn nginx_under_load() {
     const CLIENTS: usize = 6;
-    let nginx = find::program("nginx", "nginx").expect("nginx is there");
-    let at = free_port();
-    let configuration = tempfile::tempdir().unwrap();
-    let file = configuration.path().join("nginx.conf");
-    let text = format!(
-        "daemon off; master_process off; user root; pid pid; error_log error.log;\n\
-         events {{ worker_connections 64; }}\n\
-         http {{ access_log access.log; client_body_temp_path body; proxy_temp_path proxy; \
-         fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi; \
-         server {{ listen {at}; location / {{ root {}; }} \
-         location /now {{ return 200 \"$msec $request_id $connection $pid\"; }} }} }}\n",
-        configuration.path().display()
-    );
-    fs::write(&file, text).unwrap();
-    let large: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
-    fs::write(configuration.path().join("large"), &large).unwrap();
-    let mut case = Case::of(nginx, &["-e", "stderr", "-c", file.to_str().unwrap(), "-p"]);
-    case.args.push(format!("{}/", case.work().display()));
-    // `timeout` would be the one who gets the signal.
-    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
-    command.args(case.command().get_args().skip(4)).current_dir(case.work());
-    let server = Running(command.spawn().unwrap());
-    wait_for(at);
+    let nginx = Nginx::new();
+    let case = &nginx.case;
+    let server = Running(case.alone().spawn().unwrap());
+    wait_for(nginx.at);
     std::thread::scope(|scope| {
-        let client = || {
-            for _ in 0..5 {
-                assert!(download(at, "/large") == large, "nginx sends something else");
-                assert!(!download(at, "/now").is_empty());
-            }
-        };
+        let client = || (0..5).for_each(|_| nginx.serves());
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
         clients.into_iter().for_each(|client| client.join().unwrap());
     });
@@ -114,6 +157,49 @@ fn nginx_under_load() {
     let trace = case.trace();
     let ends = trace.lines().last().unwrap();
     assert!(trace.contains("accept4 = ") && ends.ends_with("it ends with status 0"), "{ends}");
+}
+
+/// The lines of the guest: turns, and alarms, and whether the other timer was heard.
+fn turns(prints: &str) -> Vec<(u32, u32, bool)> {
+    let line = |line: &str| {
+        let mut words = line.strip_prefix("turn: ")?.split(", ");
+        let turn = words.next()?.parse().ok()?;
+        let alarms = words.next()?.strip_suffix(" alarms")?.parse().ok()?;
+        Some((turn, alarms, words.next()? == "timer"))
+    };
+    prints.lines().map_while(line).collect()
+}
+
+/// Ends the command with SIGKILL a moment later.
+fn for_a_moment(mut command: Command) -> String {
+    let running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut running = running;
+    let mut prints = String::new();
+    let mut out = std::io::BufReader::new(running.0.stdout.take().unwrap());
+    while turns(&prints).iter().filter(|(.., timer)| *timer).count() < 5 {
+        assert!(out.read_line(&mut prints).unwrap() > 0, "it has ended");
+    }
+    running.signal(Signal::SIGKILL);
+    out.read_to_string(&mut prints).unwrap();
+    running.end();
+    prints
+}
+
+/// Behind its recording a program goes on where it was, and its timers run.
+#[test]
+fn timers_go_on_for_real() {
+    let case = Case::guest("counts", Linked::Dynamically, &[]);
+    let recorded = turns(&for_a_moment(case.alone()));
+    let mut live = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    live.arg("replay").arg(case.recording()).arg("--go-live");
+    let live = turns(&for_a_moment(live));
+    let (last, first) = (recorded.last().unwrap(), live.first().unwrap());
+    // What it printed last may not have been recorded any more.
+    assert!((last.0..=last.0 + 1).contains(&first.0), "{last:?}, and then {first:?}");
+    for both in recorded.windows(2).chain(live.windows(2)) {
+        assert!(both[1].0 == both[0].0 + 1 && both[1].1 >= both[0].1, "{both:?}");
+    }
+    assert!(live.last().unwrap().1 >= first.1 + 3, "alarms go on: {live:?}");
 }
 
 #[test]

@@ -55,23 +55,27 @@ impl Case {
         command
     }
 
+    /// The same without anybody who waits for it, and would get its signals.
+    fn alone(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+        command.args(self.command().get_args().skip(4)).current_dir(self.work());
+        command
+    }
+
     fn record(&self) -> Ended {
         Ended::of(self.command().output())
     }
 
     /// Replays it where there is nothing yet of what it has left.
     fn replay(&self) -> Ended {
-        self.replay_with(&[])
-    }
-
-    fn replay_with(&self, options: &[&str]) -> Ended {
-        fs::remove_dir_all(self.work()).and_then(|()| fs::create_dir(self.work())).unwrap();
-        self.replay_here(options)
-    }
-
-    fn replay_here(&self, options: &[&str]) -> Ended {
+        self.clear();
         let mut command = steadfast();
-        Ended::of(command.arg("replay").arg(self.recording()).args(options).output())
+        Ended::of(command.arg("replay").arg(self.recording()).output())
+    }
+
+    /// Nothing is left of what the program has written.
+    fn clear(&self) {
+        fs::remove_dir_all(self.work()).and_then(|()| fs::create_dir(self.work())).unwrap();
     }
 
     fn trace(&self) -> String {

@@ -19,6 +19,7 @@ mod kinds;
 mod pieces;
 pub mod report;
 mod stream;
+mod timers;
 mod tsc;
 
 use core::cell::UnsafeCell;
@@ -38,7 +39,7 @@ use crate::config::Recorder;
 use crate::dispatch::{self, Outcome};
 use crate::errno::Errno;
 use crate::frame::{Context, SigInfo};
-use crate::sigset::SigSet;
+use crate::sigset::{SIGNALS, SigSet};
 use crate::sys::{Args, NOT_MADE, checked, error};
 use crate::thread::{Deferred, Thread};
 use crate::{memory, own, say, signal};
@@ -47,6 +48,7 @@ use kinds::Kind;
 use pieces::{Given, Piece};
 use report::{Brief, Difference, Made, SHOWN, Where};
 use stream::Stream;
+use timers::Timers;
 
 const OFF: u8 = 0;
 const RECORD: u8 = 1;
@@ -76,6 +78,10 @@ struct Engine {
     last: [Option<Head>; SHOWN],
     /// The replay stops behind so many records, for whoever wants to look.
     until: Option<u64>,
+    /// It goes on for real where the recording ends.
+    live: bool,
+    /// Those of a replayed program.
+    timers: Timers,
 }
 
 /// What becomes of a call.
@@ -139,7 +145,7 @@ enum Kept {
 
 fn kept(name: Sysno, entry: &Entry, class: Class, args: &Args) -> Kept {
     match class {
-        Class::Emulate => Kept::Written,
+        Class::Emulate | Class::Repeat => Kept::Written,
         // Where in the file it has come to; the bytes are the file's.
         Class::Output if name == Sysno::sendfile => Kept::Written,
         Class::Output => Kept::Hash,
@@ -209,12 +215,13 @@ pub fn begin(recorder: Recorder, beginning: &Beginning) {
         Ok(Err(damage)) => failed(format_args!("cannot replay: {}", report::damage(damage))),
         Err(why) => failed(format_args!("cannot use the file of the recording: {}", Errno(why))),
     };
-    let until = match recorder {
-        Recorder::Replay { until, .. } => until,
-        Recorder::Record { .. } => None,
+    let (until, live) = match recorder {
+        Recorder::Replay { until, live, .. } => (until, live),
+        Recorder::Record { .. } => (None, false),
     };
+    let (last, timers) = ([None; SHOWN], Timers::new());
     let fresh =
-        Engine { stream, count: 0, unrecorded: 0, not_made: false, last: [None; SHOWN], until };
+        Engine { stream, count: 0, unrecorded: 0, not_made: false, last, until, live, timers };
     // SAFETY: the program has not begun, and nobody else is there.
     unsafe { *ENGINE.0.get() = Some(fresh) };
     match recorder {
@@ -374,7 +381,10 @@ impl Of {
             Some((Head::End(End::Exited { status }), _, _)) if ends_the_process(self.name) => {
                 engine.finish(status)
             }
-            Some((Head::End(_), ..)) | None => engine.stop(),
+            Some((Head::End(_), ..)) | None => {
+                engine.stop();
+                return dispatch::call(thread, self.number(), self.args, context);
+            }
             Some((other, ..)) => self.differs(&Difference::Other(other), context),
         };
         let result = recorded.result as isize;
@@ -408,6 +418,7 @@ impl Of {
             }
         }
         self.follow(result);
+        engine.timers.follow(self.name, &self.args);
         engine.go_on(Head::Call(recorded), place);
         engine.take_signal(thread, false);
         Outcome::Value(result)
@@ -558,6 +569,25 @@ fn end(how: End) {
 }
 
 fn stop_recording() {
+    stop();
+    let action = Thread::current().process().action(SIGSEGV);
+    let _as_before = signal::tell_about(SIGSEGV, &action);
+}
+
+/// A replayed program's handlers and timers become real. Its connections are at their end, and it finds out.
+fn go_on_for_real() {
+    let started = engine().timers.start();
+    let process = Thread::current().process();
+    stop();
+    for number in 1..=SIGNALS {
+        let _told = signal::tell_about(number, &process.action(number));
+    }
+    if !started {
+        say::line(format_args!("it has more timers than could be started again"));
+    }
+}
+
+fn stop() {
     let engine = engine();
     MODE.store(OFF, Relaxed);
     engine.stream.close();
@@ -565,8 +595,6 @@ fn stop_recording() {
     unsafe { *ENGINE.0.get() = None };
     say::as_the_program();
     tsc::allow(true);
-    let action = Thread::current().process().action(SIGSEGV);
-    let _as_before = signal::tell_about(SIGSEGV, &action);
 }
 
 /// Whether a signal that interrupts the program waits for its next call.
@@ -612,7 +640,10 @@ pub fn reads_the_clock(info: &SigInfo, context: &mut Context) -> bool {
                 engine.go_on(head, place);
                 (counter, processor)
             }
-            Some((Head::End(_), ..)) | None => engine.stop(),
+            Some((Head::End(_), ..)) | None => {
+                engine.stop();
+                return true;
+            }
             Some((other, ..)) => {
                 let at = Where { rip: context.registers.rip, rbp: context.registers.rbp };
                 failed(format_args!(
@@ -720,21 +751,26 @@ impl Engine {
         )
     }
 
-    /// There is nothing more.
-    fn stop(&mut self) -> ! {
-        let count = self.count;
-        match self.peek() {
-            Some((head @ Head::End(_), ..)) => say::die(
-                0,
-                format_args!("replayed {count} records; the recording ends here: {}", Brief(head)),
-            ),
-            _ => say::die(
-                0,
-                format_args!(
-                    "replayed {count} records; there are no more: the program was killed, or still runs"
-                ),
-            ),
+    /// There is nothing more: the program ends, or goes on for real.
+    fn stop(&mut self) {
+        let (count, live) = (self.count, self.live);
+        let end = match self.peek() {
+            Some((head @ Head::End(_), ..)) => Some(Brief(head)),
+            _ => None,
+        };
+        let say = |what: fmt::Arguments| match live {
+            true => say::line(format_args!("{what}; the program goes on")),
+            false => say::die(0, what),
+        };
+        match end {
+            Some(end) => {
+                say(format_args!("replayed {count} records; the recording ends here: {end}"));
+            }
+            None => say(format_args!(
+                "replayed {count} records; there are no more: the program was killed, or still runs"
+            )),
         }
+        go_on_for_real();
     }
 }
 
