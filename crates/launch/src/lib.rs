@@ -20,7 +20,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::personality::{self, Persona};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{AccessFlags, access, execveat};
-use runtime::config::{Config, MARK, NAME, Recorder};
+use runtime::config::{Config, MARK, NAME, Recorder, Way};
 
 use folder::Folder;
 pub use trace::trace;
@@ -58,7 +58,7 @@ pub fn record(folder: &Path, command: &[OsString]) -> anyhow::Result<Infallible>
     let path = find(first(command)?)?;
     let records = Folder::at(folder).create(&path, command)?;
     let fd = keep(&records)?;
-    let recorder = Recorder::Record { fd: fd.as_raw_fd() };
+    let recorder = Recorder::new(fd.as_raw_fd(), Way::Record);
     execute(&path, command, env::vars_os(), Some(recorder))
 }
 
@@ -74,7 +74,7 @@ pub fn replay(folder: &Path, until: Option<u64>, live: bool) -> anyhow::Result<I
     env::set_current_dir(&about.folder)
         .with_context(|| format!("cannot go to {}, where it began", about.folder.display()))?;
     let fd = keep(&records)?;
-    let recorder = Recorder::Replay { fd: fd.as_raw_fd(), until, live };
+    let recorder = Recorder::new(fd.as_raw_fd(), Way::Replay { until, live });
     let command: Vec<OsString> = about.command.into_iter().map(OsString::from).collect();
     let environment =
         about.environment.into_iter().map(|(name, value)| (name.into(), value.into()));

@@ -33,7 +33,7 @@ const CHECK: usize = 4;
 /// What a record says, but for its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Head {
-    /// The program begins. The first record, and no other.
+    /// A program begins: the first one, or one that was executed by the one in front of this record.
     Begin(Begin),
     /// A system call has been made.
     Call(Call),
@@ -128,7 +128,8 @@ pub struct Record<'a> {
 pub struct Place {
     /// Bytes in front of it.
     pub at: u64,
-    seed: u64,
+    /// What the next record's check begins with.
+    pub seed: u64,
 }
 
 /// What is at a place instead of a record.

@@ -30,25 +30,42 @@ pub struct Config {
 
 /// What a runtime does besides, with the open file of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recorder {
-    /// It writes it, for as long as it understands what the program does.
-    Record {
-        /// The file, empty.
-        fd: i32,
-    },
-    /// It has the program do what was recorded.
+pub struct Recorder {
+    /// The file.
+    pub fd: i32,
+    /// What it does with it.
+    pub way: Way,
+    /// How many records other programs have written, or followed, that were executed in this process before.
+    pub count: u64,
+    /// And where in the file that was; 0: there was none, and the file begins.
+    pub at: u64,
+    /// And [`recording::Place::seed`].
+    pub seed: u64,
+}
+
+/// What is done with a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is written, for as long as the runtime understands what the program does.
+    Record,
+    /// The program does what was recorded.
     Replay {
-        /// The file.
-        fd: i32,
-        /// And stops it behind so many records.
+        /// And stops behind so many records.
         until: Option<u64>,
-        /// And lets it go on for real where the recording ends.
+        /// And goes on for real where the recording ends.
         live: bool,
     },
 }
 
+impl Recorder {
+    /// Of a recording from its beginning.
+    pub const fn new(fd: i32, way: Way) -> Recorder {
+        Recorder { fd, way, count: 0, at: 0, seed: 0 }
+    }
+}
+
 /// Bytes of the word, always: where the program's own words and its stack are depends on it.
-const LENGTH: usize = 88;
+const LENGTH: usize = 160;
 
 /// A word of a command line, with the zero at its end.
 pub struct Word {
@@ -61,24 +78,31 @@ impl Config {
     pub fn word(&self) -> Word {
         let mut word = Word { bytes: [b' '; LENGTH + 1], len: 0 };
         word.bytes[LENGTH] = 0;
-        let mut write = || {
+        let mut write = || -> fmt::Result {
             write!(word, "image={}", self.image)?;
             if let Some(program) = self.program {
                 write!(word, ",program={program}")?;
             }
-            match self.recorder {
-                Some(Recorder::Record { fd }) => write!(word, ",record={fd}"),
-                Some(Recorder::Replay { fd, until, live }) => {
+            let Some(recorder) = &self.recorder else { return Ok(()) };
+            let Recorder { fd, way, count, at, seed } = recorder;
+            match way {
+                Way::Record => write!(word, ",record={fd}")?,
+                Way::Replay { until, live } => {
                     write!(word, ",replay={fd}")?;
                     if let Some(until) = until {
-                        write!(word, ",until={until}")?;
+                        write!(word, ",until={until:x}")?;
                     }
-                    if live { write!(word, ",live=1") } else { Ok(()) }
+                    if *live {
+                        write!(word, ",live=1")?;
+                    }
                 }
-                None => Ok(()),
             }
+            if *at > 0 {
+                write!(word, ",count={count:x},at={at:x},seed={seed:x}")?;
+            }
+            Ok(())
         };
-        write().expect("four numbers have room in a word");
+        write().expect("all numbers have room in a word");
         word
     }
 
@@ -86,20 +110,25 @@ impl Config {
     pub fn parse(word: &CStr) -> Option<Config> {
         let mut config = Config { image: -1, program: None, recorder: None };
         for part in word.to_str().ok()?.trim_end().split(',') {
-            match (part.split_once('=')?, &mut config.recorder) {
-                (("image", fd), _) => config.image = fd.parse().ok()?,
-                (("program", fd), _) => config.program = Some(fd.parse().ok()?),
-                (("record", fd), none @ None) => {
-                    *none = Some(Recorder::Record { fd: fd.parse().ok()? });
+            let (name, value) = part.split_once('=')?;
+            let number = || value.parse().ok();
+            let long = || u64::from_str_radix(value, 16).ok();
+            match (name, &mut config.recorder) {
+                ("image", _) => config.image = number()?,
+                ("program", _) => config.program = Some(number()?),
+                ("record", none @ None) => *none = Some(Recorder::new(number()?, Way::Record)),
+                ("replay", none @ None) => {
+                    let way = Way::Replay { until: None, live: false };
+                    *none = Some(Recorder::new(number()?, way));
                 }
-                (("replay", fd), none @ None) => {
-                    let fd = fd.parse().ok()?;
-                    *none = Some(Recorder::Replay { fd, until: None, live: false });
-                }
-                (("live", "1"), Some(Recorder::Replay { live, .. })) => *live = true,
-                (("until", count), Some(Recorder::Replay { until, .. })) => {
-                    *until = Some(count.parse().ok()?);
-                }
+                ("count", Some(recorder)) => recorder.count = long()?,
+                ("at", Some(recorder)) => recorder.at = long()?,
+                ("seed", Some(recorder)) => recorder.seed = long()?,
+                (name, Some(Recorder { way: Way::Replay { until, live }, .. })) => match name {
+                    "until" => *until = Some(long()?),
+                    "live" if value == "1" => *live = true,
+                    _ => return None,
+                },
                 _ => return None,
             }
         }
@@ -132,13 +161,16 @@ mod tests {
 
     #[test]
     fn what_is_told_is_what_is_heard() {
-        let (fd, until) = (i32::MAX, Some(u64::MAX));
+        let of = |way| Recorder::new(i32::MAX, way);
+        let far = |way| Recorder { count: u64::MAX, at: u64::MAX, seed: u64::MAX, ..of(way) };
+        let until = Some(u64::MAX);
         let recorders = [
             None,
-            Some(Recorder::Record { fd }),
-            Some(Recorder::Replay { fd, until: None, live: false }),
-            Some(Recorder::Replay { fd, until: None, live: true }),
-            Some(Recorder::Replay { fd, until, live: true }),
+            Some(of(Way::Record)),
+            Some(far(Way::Record)),
+            Some(of(Way::Replay { until: None, live: false })),
+            Some(of(Way::Replay { until: None, live: true })),
+            Some(far(Way::Replay { until, live: true })),
         ];
         for recorder in recorders {
             for program in [None, Some(0), Some(i32::MAX)] {

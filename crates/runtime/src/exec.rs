@@ -21,7 +21,7 @@ use crate::elf::{self, File, HEAD, Kind};
 use crate::layout::page_up;
 use crate::sys::{self, error};
 use crate::thread::Thread;
-use crate::{exe, memory, own};
+use crate::{exe, memory, own, record};
 
 /// Scripts may have scripts as interpreters, so many times.
 const MAX_SCRIPTS: usize = 4;
@@ -44,7 +44,7 @@ pub fn execve(
     envp: usize,
     flags: u32,
 ) -> isize {
-    let made = try_execve(thread, (dir, path, argv, envp, flags), None);
+    let made = try_execve(thread, (dir, path, argv, envp, flags), record::heir());
     free_scratch(thread);
     made.unwrap_or_else(|error| error)
 }
@@ -105,6 +105,7 @@ fn try_execve(
             _ => {
                 let args = [dir as usize, path.as_ptr() as usize, argv, envp, flags as usize, 0];
                 drop(program);
+                record::leave([dir as usize, argv, envp]);
                 // SAFETY: the program's call.
                 return Ok(unsafe { sys::guest(Sysno::execveat as usize, &args) });
             }

@@ -142,7 +142,9 @@ pub fn tell_about(signal: u32, wanted: &Action) -> Result<(), isize> {
         SIGSYS | SIGTRAP => Ok(()), // stay the runtime's
         // It may be about the clock.
         SIGSEGV if record::is_on() => tell(signal, &told(&Action { handler: !0, ..*wanted })),
-        _ if record::keeps_handlers(signal) => Ok(()),
+        _ if wanted.is_handled() && record::keeps_handlers(signal) => {
+            tell(signal, &Action::DEFAULT)
+        }
         _ if wanted.is_handled() => tell(signal, &told(wanted)),
         _ => tell(signal, wanted),
     }

@@ -55,7 +55,9 @@ fn signals_at_every_moment() {
 #[test]
 fn programs_of_every_day() {
     let words = "import time, random, os\nprint(time.time(), random.random(), os.urandom(3))\n";
-    let commands: [(&str, &[&str]); 6] = [
+    let commands: [(&str, &[&str]); 7] = [
+        // One program executes the next, which another one could not be found for.
+        ("/bin/sh", &["-c", "echo $$; exec env -i PATH=/none:/usr/bin nice env date +%N"]),
         ("/usr/bin/date", &["+%N"]),
         ("/usr/bin/sort", &["-R", "/etc/passwd"]),
         ("/usr/bin/ls", &["-la", "/proc"]),

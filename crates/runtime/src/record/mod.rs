@@ -8,7 +8,7 @@
 //! addresses, signals are delivered at calls only, and it cannot ask for the time without a call.
 //!
 //! What is not understood ends the recording, never the program: it is said, and the program goes on
-//! without being recorded. So far that is so for a second thread and for other processes, too. A replay ends
+//! without being recorded. So far that is so for a second thread and for a child, too. A replay ends
 //! with the first difference.
 //!
 //! Code here runs where a call is dispatched. It is not entered twice: there is one thread, and signal
@@ -35,7 +35,7 @@ use linux_raw_sys::general::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMA
 use recording::{Begin, Call, End, Hasher, Head, Payload, Place, Signal, digest};
 use systable::{Class, Entry, Refusal, Rule, Sysno};
 
-use crate::config::Recorder;
+use crate::config::{Recorder, Way};
 use crate::dispatch::{self, Outcome};
 use crate::errno::Errno;
 use crate::frame::{Context, SigInfo};
@@ -76,10 +76,8 @@ struct Engine {
     not_made: bool,
     /// The last records.
     last: [Option<Head>; SHOWN],
-    /// The replay stops behind so many records, for whoever wants to look.
-    until: Option<u64>,
-    /// It goes on for real where the recording ends.
-    live: bool,
+    /// Whether it is written, or followed, and how far.
+    way: Way,
     /// Those of a replayed program.
     timers: Timers,
 }
@@ -114,7 +112,6 @@ fn plan(name: Sysno, entry: &Entry, args: &Args) -> Plan {
     match name {
         // One thread, one process.
         Sysno::clone | Sysno::clone3 | Sysno::fork | Sysno::vfork => return ENDS,
-        Sysno::execve | Sysno::execveat => return ENDS,
         Sysno::mmap => return command::mmap(args),
         Sysno::open | Sysno::openat | Sysno::openat2 | Sysno::creat
             if kinds::is_made_up(name, args) =>
@@ -164,6 +161,10 @@ fn ends_the_process(name: Sysno) -> bool {
     [Sysno::exit, Sysno::exit_group].contains(&name)
 }
 
+fn executes(name: Sysno) -> bool {
+    [Sysno::execve, Sysno::execveat].contains(&name)
+}
+
 /// How a program begins.
 pub struct Beginning {
     /// Sixteen bytes that the kernel has made up for it.
@@ -177,6 +178,22 @@ pub struct Beginning {
 /// Whether the program is recorded, or replayed.
 pub fn is_on() -> bool {
     MODE.load(Relaxed) != OFF
+}
+
+/// What the program that this one is about to execute goes on with. `None`: nothing is recorded.
+pub fn heir() -> Option<Recorder> {
+    // SAFETY: see `engine`.
+    let engine = unsafe { (*ENGINE.0.get()).as_ref() }?;
+    let Place { at, seed } = engine.stream.place();
+    Some(Recorder { fd: engine.stream.fd() as i32, way: engine.way, count: engine.count, at, seed })
+}
+
+/// The program is about to execute one that runs without the runtime.
+pub fn leave(args: [usize; 3]) {
+    if MODE.load(Relaxed) == RECORD {
+        let number = Sysno::execve as u16;
+        end(End::Refused { number, args: args.map(|arg| arg as u64) });
+    }
 }
 
 /// The descriptor of the recording.
@@ -206,35 +223,30 @@ pub fn begin(recorder: Recorder, beginning: &Beginning) {
     let random = unsafe { beginning.random.read() };
     let stack = beginning.stack as u64;
     let begin = Begin { random, stack, code: code.hash() };
-    let stream = match recorder {
-        Recorder::Record { fd } => Stream::create(fd as usize).map(Ok),
-        Recorder::Replay { fd, .. } => Stream::open(fd as usize),
+    let Recorder { fd, way, count, at, seed } = recorder;
+    let (fd, writes) = (fd as usize, way == Way::Record);
+    let stream = match at {
+        0 if writes => Stream::create(fd).map(Ok),
+        0 => Stream::open(fd),
+        at => Stream::resume(fd, Place { at, seed }, writes).map(Ok),
     };
     let stream = match stream {
         Ok(Ok(stream)) => stream,
         Ok(Err(damage)) => failed(format_args!("cannot replay: {}", report::damage(damage))),
         Err(why) => failed(format_args!("cannot use the file of the recording: {}", Errno(why))),
     };
-    let (until, live) = match recorder {
-        Recorder::Replay { until, live, .. } => (until, live),
-        Recorder::Record { .. } => (None, false),
-    };
     let (last, timers) = ([None; SHOWN], Timers::new());
-    let fresh =
-        Engine { stream, count: 0, unrecorded: 0, not_made: false, last, until, live, timers };
+    let fresh = Engine { stream, count, unrecorded: 0, not_made: false, last, way, timers };
     // SAFETY: the program has not begun, and nobody else is there.
     unsafe { *ENGINE.0.get() = Some(fresh) };
-    match recorder {
-        Recorder::Record { .. } => {
-            MODE.store(RECORD, Relaxed);
-            engine().append(&Head::Begin(begin), 0, |_| {});
-        }
-        Recorder::Replay { .. } => {
-            MODE.store(REPLAY, Relaxed);
-            let random = engine().check_beginning(&begin);
-            // SAFETY: where the kernel has put others.
-            unsafe { beginning.random.write(random) };
-        }
+    if writes {
+        MODE.store(RECORD, Relaxed);
+        engine().append(&Head::Begin(begin), 0, |_| {});
+    } else {
+        MODE.store(REPLAY, Relaxed);
+        let random = engine().check_beginning(&begin);
+        // SAFETY: where the kernel has put others.
+        unsafe { beginning.random.write(random) };
     }
     keep_voice(engine().stream.fd());
     tsc::allow(false);
@@ -378,6 +390,14 @@ impl Of {
             {
                 (call, payload, place)
             }
+            // It has succeeded: the next program follows this record.
+            Some((Head::Begin(_), ..)) if executes(self.name) => {
+                let why = dispatch::call(thread, self.number(), self.args, context);
+                let Outcome::Value(why) = why else {
+                    unreachable!("it returns an error, or not at all")
+                };
+                self.differs(&Difference::Result { recorded: 0, replayed: why }, context)
+            }
             Some((Head::End(End::Exited { status }), _, _)) if ends_the_process(self.name) => {
                 engine.finish(status)
             }
@@ -389,8 +409,8 @@ impl Of {
         };
         let result = recorded.result as isize;
         let given = Given::read(self.entry, &self.args);
-        // One that a signal has ended would wait for it.
-        let is_made = result != error(EINTR);
+        // One that a signal has ended would wait for it; one that has failed to execute a program might not.
+        let is_made = result != error(EINTR) && !executes(self.name);
         if is_made && matches!(self.plan.class, Class::Execute | Class::Repeat) {
             let args = self.as_recorded(result);
             let Outcome::Value(now) = dispatch::call(thread, self.number(), args, context) else {
@@ -698,7 +718,7 @@ impl Engine {
     fn go_on(&mut self, head: Head, place: Place) {
         self.stream.go_on(place);
         self.note(head);
-        if self.until == Some(self.count) {
+        if matches!(self.way, Way::Replay { until, .. } if until == Some(self.count)) {
             say::line(format_args!("the replay stops behind {self}; SIGCONT goes on"));
             // SAFETY: the process stops, and goes on when somebody says so.
             unsafe {
@@ -753,7 +773,7 @@ impl Engine {
 
     /// There is nothing more: the program ends, or goes on for real.
     fn stop(&mut self) {
-        let (count, live) = (self.count, self.live);
+        let (count, live) = (self.count, matches!(self.way, Way::Replay { live: true, .. }));
         let end = match self.peek() {
             Some((head @ Head::End(_), ..)) => Some(Brief(head)),
             _ => None,

@@ -28,6 +28,16 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// One that somebody else in this process has written so far, or read.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn resume(fd: usize, place: Place, writes: bool) -> Result<Stream, isize> {
+        let mut stream = Stream { fd, place, window: (0, 0), len: len(fd)?, writes };
+        stream.map(place.at, WINDOW)?;
+        Ok(stream)
+    }
+
     /// A new one, in an empty file.
     ///
     /// # Errors
@@ -46,9 +56,7 @@ impl Stream {
     /// # Errors
     /// The kernel's; [`Damage::Magic`] within.
     pub fn open(fd: usize) -> Result<Result<Stream, Damage>, isize> {
-        const SEEK_END: usize = 2;
-        // SAFETY: moves the offset of the runtime's own descriptor, which nobody reads by.
-        let len = unsafe { own!(lseek, fd, 0, SEEK_END)? } as u64;
+        let len = len(fd)?;
         let mut stream = Stream { fd, place: Place::FIRST, window: (0, 0), len, writes: false };
         if len < MAGIC.len() as u64 {
             return Ok(Err(Damage::Magic));
@@ -191,4 +199,11 @@ impl Stream {
         self.window = (from as u64, len);
         Ok(())
     }
+}
+
+/// Bytes of a file.
+fn len(fd: usize) -> Result<u64, isize> {
+    const SEEK_END: usize = 2;
+    // SAFETY: moves the offset of the runtime's own descriptor, which nobody reads by.
+    unsafe { own!(lseek, fd, 0, SEEK_END) }.map(|len| len as u64)
 }
