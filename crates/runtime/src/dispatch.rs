@@ -10,7 +10,6 @@ use systable::Sysno;
 
 use crate::frame::{Context, SigInfo};
 use crate::layout::is_own;
-use crate::relocate::CALL;
 use crate::sigset::SigSet;
 use crate::sys::{self, Args, EINVAL, NOT_MADE, error};
 use crate::thread::Thread;
@@ -36,10 +35,11 @@ pub fn reported(thread: &'static Thread, info: &SigInfo, context: &mut Context) 
     }
     let args =
         [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
-    let recorded = record::is_on();
-    // Every call of a program that is recorded is reported.
-    let site = if recorded { context.registers.rip - CALL } else { site::reported(context) };
-    let outcome = match recorded {
+    if number as usize == record::entry::NONE && thread.pending.replace(false) {
+        return made_before(thread, context);
+    }
+    let site = site::reported(context);
+    let outcome = match record::is_on() {
         true => record::call(thread, number as usize, args, context),
         false => call(thread, number as usize, args, context),
     };
@@ -50,6 +50,35 @@ pub fn reported(thread: &'static Thread, info: &SigInfo, context: &mut Context) 
         Outcome::Value(value) => context.registers.rax = value.cast_unsigned(),
         Outcome::Context => {}
     }
+}
+
+/// A call was made at a patched site, or not yet, and a signal comes before the program goes on.
+fn made_before(thread: &Thread, context: &mut Context) {
+    match thread.result.get() {
+        NOT_MADE => {
+            context.registers.rax = thread.number.get();
+            context.registers.rip = site::site_of(context.registers.rip);
+        }
+        value => context.registers.rax = value.cast_unsigned(),
+    }
+}
+
+/// Calls that are about more of the program than their arguments, or that block signals meanwhile, which only
+/// the way back from a report undoes.
+pub const fn needs_context(name: Sysno) -> bool {
+    matches!(
+        name,
+        Sysno::clone
+            | Sysno::clone3
+            | Sysno::fork
+            | Sysno::vfork
+            | Sysno::execve
+            | Sysno::execveat
+            | Sysno::rt_sigreturn
+            | Sysno::rt_sigaction
+            | Sysno::sigaltstack
+            | Sysno::rt_sigprocmask
+    )
 }
 
 /// Calls of which the runtime need not know, whatever their arguments are.

@@ -227,13 +227,16 @@ unsafe extern "C" fn on_signal(_: i32, info: *const SigInfo, context: *mut Conte
             // Its next call finds it, and is not made.
             thread.defer(*info, false);
             (*context).mask = SigSet::ALL.real();
-        } else if !OWN.contains(&at) || site::interrupted(thread, &mut *context) {
+        } else if !OWN.contains(&at)
+            || (!record::is_on() && site::interrupted(thread, &mut *context))
+        {
             deliver(thread, &mut *context, info, None);
         } else {
             // The kernel undoes the mask of a call that waits as soon as no signal ends the waiting.
             let interrupted = at == behind_guest() && (*context).registers.rax == INTERRUPTED;
             thread.defer(*info, interrupted);
-            (*context).mask = SigSet(!0);
+            // A recorded program's thread may leave by a report.
+            (*context).mask = if record::was_on() { SigSet::ALL.real() } else { SigSet(!0) };
             if let Some(elsewhere) = not_entered(at) {
                 (*context).registers.rip = elsewhere;
             } else if (back..=&raw const steadfast_back_last as usize).contains(&at) {

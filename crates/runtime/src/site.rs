@@ -33,7 +33,7 @@ use crate::layout::{PAGE, page_down, page_up};
 use crate::lock::Lock;
 use crate::relocate::{CALL, JUMP, MOST, is_jumped_into, movable};
 use crate::thread::Thread;
-use crate::{dispatch, maps, memory, own};
+use crate::{dispatch, maps, memory, own, record};
 
 /// A site is patched when its calls have been reported so many times.
 const OFTEN: u32 = 8;
@@ -80,6 +80,27 @@ const fn fast() -> [AtomicU8; NUMBERS] {
     table
 }
 
+/// Whether the program is recorded: all its calls are dispatched.
+static ENTERS: AtomicU8 = AtomicU8::new(0);
+
+/// Which calls, then, need not be reported.
+static ENTERED: [bool; NUMBERS] = {
+    let mut table = [false; NUMBERS];
+    let mut number = 0;
+    while number < NUMBERS {
+        if let Some(name) = Sysno::new(number) {
+            table[number] = record::entry::is_enough_for(name);
+        }
+        number += 1;
+    }
+    table
+};
+
+/// Calls at patched sites are dispatched from now on, or no longer.
+pub fn enter(all: bool) {
+    ENTERS.store(u8::from(all), Relaxed);
+}
+
 /// Calls with this number are reported from now on, wherever they are made.
 pub fn report(name: Sysno) {
     FAST[name as usize].store(REPORTED, Relaxed);
@@ -94,6 +115,8 @@ global_asm!(
     "steadfast_site:",
     "cmp rax, {last}",
     "ja 9f",
+    "cmp byte ptr [rip + {enters}], 0",
+    "jne 6f",
     "lea r11, [rip + {fast}]",
     "movzx r11d, byte ptr [r11 + rax]",
     "cmp r11d, {as_it_is}",
@@ -121,6 +144,10 @@ global_asm!(
     "jne 9f",
     "test r10, r10",
     "jz 2b",
+    "6:",
+    "lea r11, [rip + {entered}]",
+    "cmp byte ptr [r11 + rax], 0",
+    "jne steadfast_recorded",
     "9:",
     "sub rcx, {call}",
     "steadfast_site_leave:",
@@ -128,6 +155,8 @@ global_asm!(
     "steadfast_site_end:",
     last = const NUMBERS - 1,
     fast = sym FAST,
+    enters = sym ENTERS,
+    entered = sym ENTERED,
     as_it_is = const AS_IT_IS,
     not_the_image = const NOT_THE_IMAGE,
     without_fifth = const WITHOUT_FIFTH,
@@ -275,7 +304,15 @@ pub fn trapped(context: &mut Context) -> bool {
     found != 0
 }
 
-fn site_of(tail: usize) -> usize {
+/// Where an instruction is in the program that may be a stub's.
+pub fn in_program(at: usize) -> usize {
+    let _guard = SITES.lock.lock();
+    // SAFETY: under the lock.
+    if unsafe { SITES.has_stub_around(at) } { site_of(at) + CALL } else { at }
+}
+
+/// Whose tail this is.
+pub fn site_of(tail: usize) -> usize {
     // SAFETY: a stub's tail; stubs are never given back.
     unsafe { ptr::read_unaligned(&raw const (*((tail - TAIL) as *const Stub)).site) }
 }

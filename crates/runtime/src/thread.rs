@@ -23,6 +23,7 @@ use crate::layout::{PAGE, SLOTS};
 use crate::lock::Lock;
 use crate::own;
 use crate::process::Process;
+use crate::record;
 use crate::sigset::SigSet;
 use crate::sys::error;
 
@@ -43,6 +44,14 @@ pub struct Thread {
     pub deferred: AtomicU64,
     /// Where the program goes on behind the call that it is making at a patched site.
     pub tail: Cell<usize>,
+    /// Where the context of a recorded call is that comes from a patched site.
+    pub entry: usize,
+    /// That call's number, and what it has returned.
+    pub number: Cell<usize>,
+    /// See [`Thread::number`].
+    pub result: Cell<isize>,
+    /// Whether a call that does not exist stands for it.
+    pub pending: Cell<bool>,
     /// The runtime's descriptor, for `steadfast_site`, which asks nobody.
     pub image_fd: Cell<i32>,
     /// A signal that came while the runtime was at work. All signals are blocked from then on until
@@ -182,6 +191,7 @@ impl Slot {
         unsafe {
             ptr::write_bytes(this, 0, 1);
             (&raw mut (*this).this).write(this);
+            (&raw mut (*this).entry).write(self.stack_end() - record::entry::ROOM);
             (&raw mut (*this).mask).write(Cell::new(mask));
             (&raw mut (*this).altstack).write(Cell::new(AltStack::NONE));
             (&raw mut (*this).temporary).write(Cell::new(None));

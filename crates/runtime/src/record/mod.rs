@@ -15,6 +15,7 @@
 //! handlers of the runtime that interrupt it only take note of the signal.
 
 mod command;
+pub mod entry;
 mod kinds;
 mod pieces;
 pub mod report;
@@ -42,7 +43,7 @@ use crate::frame::{Context, SigInfo};
 use crate::sigset::{SIGNALS, SigSet};
 use crate::sys::{Args, NOT_MADE, checked, error};
 use crate::thread::{Deferred, Thread};
-use crate::{memory, own, say, signal};
+use crate::{memory, own, say, signal, site};
 
 use kinds::Kind;
 use pieces::{Given, Piece};
@@ -53,6 +54,8 @@ use timers::Timers;
 const OFF: u8 = 0;
 const RECORD: u8 = 1;
 const REPLAY: u8 = 2;
+/// It was on, and is no more.
+const OVER: u8 = 3;
 
 static MODE: AtomicU8 = AtomicU8::new(OFF);
 
@@ -175,8 +178,18 @@ pub struct Beginning {
     pub code: [(usize, usize); 2],
 }
 
+fn set_mode(mode: u8) {
+    MODE.store(mode, Relaxed);
+    site::enter(is_on());
+}
+
 /// Whether the program is recorded, or replayed.
 pub fn is_on() -> bool {
+    [RECORD, REPLAY].contains(&MODE.load(Relaxed))
+}
+
+/// Whether it is or was: a call may have begun meanwhile.
+pub fn was_on() -> bool {
     MODE.load(Relaxed) != OFF
 }
 
@@ -240,10 +253,10 @@ pub fn begin(recorder: Recorder, beginning: &Beginning) {
     // SAFETY: the program has not begun, and nobody else is there.
     unsafe { *ENGINE.0.get() = Some(fresh) };
     if writes {
-        MODE.store(RECORD, Relaxed);
+        set_mode(RECORD);
         engine().append(&Head::Begin(begin), 0, |_| {});
     } else {
-        MODE.store(REPLAY, Relaxed);
+        set_mode(REPLAY);
         let random = engine().check_beginning(&begin);
         // SAFETY: where the kernel has put others.
         unsafe { beginning.random.write(random) };
@@ -524,7 +537,7 @@ impl Of {
     fn differs(&self, difference: &Difference, context: &Context) -> ! {
         let engine = engine();
         let made = Made { number: self.number(), args: &self.args };
-        let at = Where { rip: context.registers.rip, rbp: context.registers.rbp };
+        let at = Where::of(context);
         failed(format_args!(
             "the replay is not what was recorded, behind {engine}.\n  the program makes: {made}\n  \
             {difference}\n  at: {at}"
@@ -609,7 +622,7 @@ fn go_on_for_real() {
 
 fn stop() {
     let engine = engine();
-    MODE.store(OFF, Relaxed);
+    set_mode(OVER);
     engine.stream.close();
     // SAFETY: nobody uses it behind this.
     unsafe { *ENGINE.0.get() = None };
@@ -665,7 +678,7 @@ pub fn reads_the_clock(info: &SigInfo, context: &mut Context) -> bool {
                 return true;
             }
             Some((other, ..)) => {
-                let at = Where { rip: context.registers.rip, rbp: context.registers.rbp };
+                let at = Where::of(context);
                 failed(format_args!(
                     "the replay is not what was recorded, behind {engine}.\n  the program reads \
                     the time stamp counter\n  {}\n  at: {at}",
@@ -735,7 +748,7 @@ impl Engine {
         if (signal.before, signal.behind) != (before, unrecorded) {
             return false;
         }
-        signal::block_all();
+        signal::block(SigSet::ALL.real());
         let temporary = signal.temporary.map(SigSet);
         thread.defer_replayed(Deferred { info: SigInfo::of_bytes(payload), temporary });
         self.go_on(head, place);

@@ -6,8 +6,9 @@ use recording::{Call, Damage, End, Head};
 use systable::Sysno;
 
 use crate::errno::Errno;
+use crate::frame::Context;
 use crate::sys::Args;
-use crate::{maps, memory};
+use crate::{maps, memory, site};
 
 /// So many records in front of where a replay ends are shown.
 pub const SHOWN: usize = 6;
@@ -114,9 +115,17 @@ pub fn damage(damage: Damage) -> &'static str {
 /// Where in the program it is: its instruction, and the callers that keep a frame pointer.
 pub struct Where {
     /// The instruction.
-    pub rip: usize,
+    rip: usize,
     /// The frame pointer.
-    pub rbp: usize,
+    rbp: usize,
+}
+
+impl Where {
+    /// Of a thread that goes on so.
+    pub fn of(context: &Context) -> Where {
+        let registers = &context.registers;
+        Where { rip: site::in_program(registers.rip), rbp: registers.rbp }
+    }
 }
 
 impl Display for Where {
