@@ -20,7 +20,7 @@ use demo::pair::{CLIENT, NODES, events, other};
 use lab::{CaptureOptions, Lab};
 use oracle::{
     Addresses, Beginning, Capture, Class, Crash, Dead, Excluded, Gap, Handover, Host, Interval,
-    Story, Verdict,
+    Left, Story, Verdict,
 };
 
 /// A child offers a window of its own (`docs/invariants.md`, invariant 4, known edge); and the
@@ -184,6 +184,7 @@ impl Witness {
         let known = self.known();
         let wall = Wall::read();
         let (mut handovers, mut beginnings, mut resets) = (Vec::new(), Vec::new(), Vec::new());
+        let mut left = Vec::new();
         let mut simplex = Vec::<Interval>::new();
         // Since when each node is primary, and since when without a backup. The time of a role is
         // that at which the kernel may first have obeyed; why it has it a node tells when it can.
@@ -228,6 +229,9 @@ impl Witness {
                 }
                 "duplex" => open.into_iter().for_each(|open| open.to_ns = Some(at_ns)),
                 "flow_reset" => resets.push(addresses(event)?),
+                "server_exited" if open.is_some() => {
+                    left.push(Left { host: (*node).to_owned(), at_ns });
+                }
                 _ => {}
             }
         }
@@ -262,6 +266,7 @@ impl Witness {
             simplex,
             handovers,
             beginnings,
+            left,
             resets,
             excluded: known.excluded.clone(),
             volatile_lines: vec![CLOCK.to_owned()],

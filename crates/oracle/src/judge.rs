@@ -409,7 +409,9 @@ impl Judge<'_> {
     fn may_reset(&mut self, s: &Segment) {
         let ended = self.inward.fin().is_some() || self.outward.fin().is_some();
         let listed = self.report.story.resets.contains(&self.addresses);
-        if self.client_reset || ended || listed || !self.established {
+        // Whom it has answered it had accepted.
+        let has_left = self.outward_data == 0 && self.report.story.has_left(s.host.into(), s.at_ns);
+        if self.client_reset || ended || listed || has_left || !self.established {
             return;
         }
         let crashed = self.report.story.crash(s.host.into(), s.at_ns);

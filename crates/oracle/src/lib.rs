@@ -60,7 +60,7 @@ mod wire;
 pub use capture::Capture;
 pub use error::JudgeError;
 pub use story::{
-    Addresses, Beginning, Crash, Dead, Excluded, Handover, Host, Interval, Link, Story,
+    Addresses, Beginning, Crash, Dead, Excluded, Handover, Host, Interval, Left, Link, Story,
 };
 pub use verdict::{Class, Exemption, Finding, Gap, Silence, Statistics, Verdict};
 

@@ -6,6 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+/// A process that ends closes what it has, one after the other, and somebody notices.
+const LEAVES_WITHIN_NS: u64 = 500_000_000;
+
 /// Which of the two links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Link {
@@ -78,6 +81,15 @@ pub struct Crash {
     pub host: String,
     /// From the death to the next role of this host.
     pub time: Interval,
+}
+
+/// A server that had nobody behind it ended by itself: its kernel resets whom it had not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// Its host.
+    pub host: String,
+    /// When that was noticed.
+    pub at_ns: u64,
 }
 
 /// The pair's decision that another node serves from now on.
@@ -156,6 +168,8 @@ pub struct Story {
     /// Nodes that began to serve by themselves. Only the death of who served until then gives them
     /// the right to.
     pub beginnings: Vec<Beginning>,
+    /// Servers that ended while their nodes had no backup.
+    pub left: Vec<Left>,
     /// Flows that the pair has listed as reset.
     pub resets: Vec<Addresses>,
     /// Flows that are not judged.
@@ -186,6 +200,7 @@ impl Default for Story {
             simplex: Vec::new(),
             handovers: Vec::new(),
             beginnings: Vec::new(),
+            left: Vec::new(),
             resets: Vec::new(),
             excluded: Vec::new(),
             share: None,
@@ -259,6 +274,14 @@ impl Story {
 
     pub(crate) fn is_simplex(&self, at_ns: u64) -> bool {
         self.simplex.iter().any(|s| s.contains(at_ns))
+    }
+
+    /// Whether the server of this host ended at this instant, and nobody was there to take its place.
+    pub(crate) fn has_left(&self, host: usize, at_ns: u64) -> bool {
+        let name = &self.hosts[host].name;
+        let is_then =
+            |left: &&Left| left.host == *name && left.at_ns.abs_diff(at_ns) < LEAVES_WITHIN_NS;
+        self.is_simplex(at_ns) && self.left.iter().any(|left| is_then(&left))
     }
 
     /// The last hand-over before or at this instant.

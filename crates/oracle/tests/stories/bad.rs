@@ -2,7 +2,7 @@
 
 use crate::good;
 use crate::scene::{ACK, ECE, FIN, Fate, Frame, MS, PSH, RST, SYN, Scene, Seg, Sum, US, mac};
-use oracle::{Addresses, Class, Crash, Dead, Gap, Handover, Interval, Link};
+use oracle::{Addresses, Class, Crash, Dead, Gap, Handover, Interval, Left, Link};
 
 /// A request, a reply of three segments, a takeover in the middle, and the end.
 fn story() -> Scene {
@@ -514,6 +514,33 @@ fn a_reset_needs_a_cause() {
     (reset.flags, reset.stamps) = (RST | ACK, None);
     scene.bounce(reset, Fate::Arrives);
     scene.expect_good();
+}
+
+/// A server that ends without a backup leaves those behind that it has not accepted, and nobody else.
+#[test]
+fn a_server_leaves_its_queue_behind() {
+    let scene = |answered: bool| {
+        let mut scene = Scene::new();
+        scene.handshake().request(b"GET /");
+        if answered {
+            scene.reply(b"one");
+        }
+        let mut reset = scene.server_says(0, b"");
+        (reset.flags, reset.stamps) = (RST | ACK, None);
+        scene.down(reset, Fate::Arrives);
+        let at_ns = scene.frames.last().unwrap().at_ns;
+        scene.story.left = vec![Left { host: "a".to_owned(), at_ns }];
+        scene.story.simplex = vec![Interval { from_ns: 0, to_ns: None }];
+        scene
+    };
+    scene(false).expect_good();
+    scene(true).expect(Class::I5, "no RST: neither side has closed");
+    let mut duplex = scene(false);
+    duplex.story.simplex.clear();
+    duplex.expect(Class::I5, "no RST: neither side has closed");
+    let mut other = scene(false);
+    other.story.left[0].host = "b".to_owned();
+    other.expect(Class::I5, "no RST: neither side has closed");
 }
 
 #[test]
