@@ -292,6 +292,8 @@ fn patience(plan: &Plan) -> Duration {
     match plan.kind {
         Kind::FlipServer | Kind::FlipDaemon => PATIENCE_IN_VAIN,
         _ if rules::nobody_is_left(plan) => PATIENCE_IN_VAIN,
+        // A segment that is lost twice, and its acknowledgement, cost TCP half a minute.
+        _ if plan.bad.is_some() => 2 * PATIENCE,
         _ => PATIENCE,
     }
 }

@@ -10,7 +10,7 @@ use demo::shop::{Audit, Crowd, CrowdSpec, Notes, Reign, Trouble, dial_from, read
 use crate::evidence::{ClientReport, Job, Shop};
 use crate::plan::Workload;
 
-/// How long a request may take while nothing fails.
+/// How long a request may take while nothing fails, and nothing is lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Clients that come when all is over, and what each of them asks for.
 const LATE_SHOPPERS: (usize, usize) = (3, 2);
@@ -34,7 +34,7 @@ impl Shopping {
     ) -> anyhow::Result<Shopping> {
         let bell = Bell::default();
         let seed = work.seed.wrapping_add(batch as u64 * (work.shoppers as u64 + 1));
-        let crowd = crowd(pair, (work.shoppers, work.each), seed, patience.min(PATIENCE), &bell)?;
+        let crowd = crowd(pair, (work.shoppers, work.each), seed, patience, &bell)?;
         Ok(Shopping { crowd, bell, batch, requests: work.requests() as u64 })
     }
 
