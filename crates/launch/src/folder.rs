@@ -13,7 +13,7 @@ const ABOUT: &str = "about.json";
 const RECORDS: &str = "records";
 
 /// Of a format of its own: a recording of another one is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The folder of a recording.
 pub struct Folder<'a>(&'a Path);
@@ -192,7 +192,7 @@ mod tests {
             Folder::at(dir.path()).open().unwrap_err().to_string()
         };
         assert!(refused("{\"version\": 7}").contains("another version"));
-        assert!(refused("{\"version\": 1}").contains("is damaged"));
+        assert!(refused("{\"version\": 2}").contains("is damaged"));
         assert!(refused("no").contains("is damaged"));
         fs::remove_file(dir.path().join(ABOUT)).unwrap();
         assert!(Folder::at(dir.path()).open().unwrap_err().to_string().contains("no recording"));

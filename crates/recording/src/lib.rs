@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What a recording begins with; the last byte is the format's version.
-pub const MAGIC: [u8; 8] = *b"steadrc\x01";
+pub const MAGIC: [u8; 8] = *b"steadrc\x02";
 
 /// Bytes of the longest record without its payload.
 pub const MOST: usize = LENGTH + HEAD + CHECK;
@@ -41,6 +41,8 @@ pub enum Head {
     Signal(Signal),
     /// The processor's time stamp counter was read, and the number that tells the processor.
     Tsc(u64, u32),
+    /// What follows is another thread's.
+    Turn(Turn),
     /// It ends. The last record; of a program that was killed there is none.
     End(End),
 }
@@ -54,6 +56,8 @@ pub struct Begin {
     pub stack: u64,
     /// A hash of its instructions, and of its interpreter's.
     pub code: u64,
+    /// Its number (`getpid`).
+    pub pid: u32,
 }
 
 /// A system call.
@@ -92,6 +96,16 @@ pub struct Signal {
     pub temporary: Option<u64>,
 }
 
+/// A thread goes on, of several that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Its number among the threads of its process: the lowest one that was free when it was made.
+    pub thread: u16,
+    /// Whether the one before it gave the turn away behind the call in front of this record; or else at the
+    /// next call that it was about to make.
+    pub behind: bool,
+}
+
 /// How a recording ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
@@ -106,6 +120,11 @@ pub enum End {
         number: u16,
         /// Its arguments.
         args: [u64; 3],
+    },
+    /// A thread made no call for so long that the others could not be kept waiting any more.
+    Stuck {
+        /// Its number.
+        thread: u16,
     },
     /// What is to be recorded could not be written.
     Unwritten {
@@ -327,8 +346,9 @@ mod tests {
         ];
         let calls = (any::<u16>(), any::<u16>(), any::<i64>(), payloads);
         prop_oneof![
-            (any::<[u8; 16]>(), any::<u64>(), any::<u64>())
-                .prop_map(|(random, stack, code)| Head::Begin(Begin { random, stack, code })),
+            (any::<[u8; 16]>(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
+                |(random, stack, code, pid)| Head::Begin(Begin { random, stack, code, pid })
+            ),
             calls.prop_map(|(number, digest, result, payload)| {
                 Head::Call(Call { number, digest, result, payload })
             }),
@@ -336,7 +356,10 @@ mod tests {
                 |(before, behind, temporary)| Head::Signal(Signal { before, behind, temporary })
             ),
             (any::<u64>(), any::<u32>()).prop_map(|(tsc, processor)| Head::Tsc(tsc, processor)),
+            (any::<u16>(), any::<bool>())
+                .prop_map(|(thread, behind)| Head::Turn(Turn { thread, behind })),
             any::<i32>().prop_map(|status| Head::End(End::Exited { status })),
+            any::<u16>().prop_map(|thread| Head::End(End::Stuck { thread })),
             (any::<u16>(), any::<[u64; 3]>())
                 .prop_map(|(number, args)| Head::End(End::Refused { number, args })),
             any::<i32>().prop_map(|errno| Head::End(End::Unwritten { errno })),
@@ -404,13 +427,18 @@ mod tests {
         let call = Call { number: 232, digest: 9, result: 1, payload: Payload::Nothing };
         let (bytes, _) = written(&[(Head::Call(call), vec![])]);
         assert!(bytes.len() - MAGIC.len() <= 12, "{}", bytes.len());
-        assert_eq!(Records::of(b"steadrc\x02").err(), Some(Damage::Magic));
+        assert_eq!(Records::of(b"steadrc\x01").err(), Some(Damage::Magic));
     }
 
     #[test]
     fn every_head_has_room() {
         let longest = [
-            Head::Begin(Begin { random: [255; 16], stack: u64::MAX, code: u64::MAX }),
+            Head::Begin(Begin {
+                random: [255; 16],
+                stack: u64::MAX,
+                code: u64::MAX,
+                pid: u32::MAX,
+            }),
             Head::Call(Call {
                 number: u16::MAX,
                 digest: u16::MAX,

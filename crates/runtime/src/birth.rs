@@ -4,6 +4,9 @@
 //! same. One that *shares* it (a thread, or a child of `vfork` until it execs) gets a slot, and begins
 //! on the slot's stack with a copy of the context that its parent goes back with. Either has to have
 //! its calls reported again, which the kernel does for nobody but the thread that has asked for it.
+//!
+//! Threads of a program that is recorded, or replayed, take turns, and what the kernel would write to memory
+//! behind their backs (`CLONE_PARENT_SETTID` and its like) is written here.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -18,12 +21,14 @@ use crate::process::{Action, Process};
 use crate::sigset::SIGNALS;
 use crate::sys::{self, Args, EINVAL, error};
 use crate::thread::{self, Slot, Thread};
-use crate::{exec, load_call, memory, own, signal, site};
+use crate::{exec, load_call, memory, own, record, signal, site};
 
 /// `struct clone_args`, as words.
 type Clone3 = [u64; 11];
 const FLAGS: usize = word(offset_of!(clone_args, flags));
 const EXIT_SIGNAL: usize = word(offset_of!(clone_args, exit_signal));
+const CHILD_TID: usize = word(offset_of!(clone_args, child_tid));
+const PARENT_TID: usize = word(offset_of!(clone_args, parent_tid));
 const STACK: usize = word(offset_of!(clone_args, stack));
 const STACK_SIZE: usize = word(offset_of!(clone_args, stack_size));
 const _: () = assert!(size_of::<Clone3>() == size_of::<clone_args>());
@@ -93,6 +98,24 @@ struct Wanted {
     sp: usize,
 }
 
+/// What a thread of a program that takes turns may be made with, and has to be.
+const THREADS: u64 = (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD) as u64;
+const TIDS: u64 = (CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) as u64;
+const TURNS: u64 = THREADS | TIDS | (CLONE_SYSVSEM | CLONE_SETTLS | CLONE_DETACHED) as u64;
+
+/// Whether such a call makes a thread that can take turns with others.
+pub fn makes_thread(name: Sysno, args: Args) -> bool {
+    Wanted::new(name, args)
+        .is_ok_and(|wanted| wanted.flags & THREADS == THREADS && wanted.flags & !TURNS == 0)
+}
+
+/// Where a thread's number is to be written.
+struct Tids {
+    words: [usize; 2],
+    /// And which word is cleared when it ends.
+    clear: usize,
+}
+
 /// Makes a thread or a process.
 pub fn make(thread: &'static Thread, name: Sysno, args: Args, context: &mut Context) -> isize {
     let mut make = || {
@@ -143,6 +166,23 @@ impl Wanted {
         Ok(Wanted { name: Sysno::clone3, args, clone3, flags, sp })
     }
 
+    /// Takes from the kernel what it would write to memory.
+    fn take_tids(&mut self) -> Tids {
+        let [parent, child] = match self.name {
+            Sysno::clone3 => [PARENT_TID, CHILD_TID].map(|at| self.clone3[at] as usize),
+            _ => [self.args[2], self.args[3]],
+        };
+        let given = |flag: u32, at| if self.flags & u64::from(flag) == 0 { 0 } else { at };
+        let words = [given(CLONE_PARENT_SETTID, parent), given(CLONE_CHILD_SETTID, child)];
+        let clear = given(CLONE_CHILD_CLEARTID, child);
+        self.flags &= !TIDS;
+        self.clone3[FLAGS] &= !TIDS;
+        if self.name == Sysno::clone {
+            self.args[0] &= !TIDS as usize;
+        }
+        Tids { words, clear }
+    }
+
     /// The arguments, for a child on this stack; none: on its parent's.
     fn on_stack(&mut self, start: usize, end: usize) -> &Args {
         if self.name == Sysno::clone3 {
@@ -167,6 +207,8 @@ impl Wanted {
             // SAFETY: changes nothing.
             let tid = unsafe { own!(gettid) }.unwrap_or(0);
             thread::only(Slot::of(thread), tid as i32);
+            thread.clear_word.set(0);
+            record::ids::forget(thread);
             if self.sp != 0 {
                 context.registers.rsp = self.sp;
             }
@@ -203,10 +245,26 @@ impl Wanted {
             }
             (child, at)
         };
+        let turns = record::is_on().then(|| self.take_tids());
+        if let Some(tids) = &turns {
+            record::admit(child).inspect_err(|_| slot.free())?;
+            child.clear_word.set(tids.clear);
+        }
         let (start, end) = (slot.stack().sp, at as usize);
         let name = self.name as usize;
         // SAFETY: the child begins in `born`, on its own stack, with its own context.
         let made = unsafe { steadfast_birth(name, self.on_stack(start, end), at, child.address()) };
+        if let Some(tids) = turns {
+            match sys::checked(made) {
+                Ok(tid) => {
+                    let tid = record::told(child, tid as u32);
+                    let words = tids.words.into_iter().filter(|&at| at != 0);
+                    // As the kernel, which does not say that it could not.
+                    words.for_each(|at| memory::write(at, &tid).unwrap_or(()));
+                }
+                Err(_) => record::dismiss(child),
+            }
+        }
         match sys::checked(made) {
             Ok(tid) if self.flags & VFORK == 0 => slot.belongs_to(tid as i32),
             // It has memory of its own by now, or is no more.
@@ -228,6 +286,7 @@ unsafe extern "C" fn born(context: *mut Context) -> ! {
         forget_handlers(thread.process());
     }
     signal::own_calls();
+    record::arrive(thread);
     // SAFETY: a copy that was made for this thread, at the top of its stack.
     unsafe { signal::go_back(context) }
 }

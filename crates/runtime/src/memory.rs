@@ -25,7 +25,7 @@ pub fn read_bytes(from: usize, into: &mut [u8]) -> Result<(), isize> {
     let there = Piece { at: from, len: into.len() };
     // SAFETY: the kernel writes to `into` alone.
     let read =
-        unsafe { own!(process_vm_readv, own_pid(), &raw const here, 1, &raw const there, 1, 0) };
+        unsafe { own!(process_vm_readv, own_tid(), &raw const here, 1, &raw const there, 1, 0) };
     if read == Ok(into.len()) { Ok(()) } else { Err(error(EFAULT)) }
 }
 
@@ -38,7 +38,7 @@ pub fn write_bytes(to: usize, bytes: &[u8]) -> Result<(), isize> {
     let there = Piece { at: to, len: bytes.len() };
     // SAFETY: the program has asked for these bytes to be written there.
     let written =
-        unsafe { own!(process_vm_writev, own_pid(), &raw const here, 1, &raw const there, 1, 0) };
+        unsafe { own!(process_vm_writev, own_tid(), &raw const here, 1, &raw const there, 1, 0) };
     if written == Ok(bytes.len()) { Ok(()) } else { Err(error(EFAULT)) }
 }
 
@@ -86,9 +86,10 @@ pub fn read_str(from: usize, buffer: &mut [u8]) -> Result<&CStr, isize> {
     Err(error(ENAMETOOLONG))
 }
 
-fn own_pid() -> usize {
+/// Who has this memory: the calling thread. (The first one may have ended, and has none.)
+fn own_tid() -> usize {
     // SAFETY: changes nothing.
-    unsafe { own!(getpid) }.unwrap_or(0)
+    unsafe { own!(gettid) }.unwrap_or(0)
 }
 
 /// Types of which any bytes are a value, and which have no padding.

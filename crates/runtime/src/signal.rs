@@ -141,7 +141,7 @@ pub fn tell_about(signal: u32, wanted: &Action) -> Result<(), isize> {
     match signal {
         SIGSYS | SIGTRAP => Ok(()), // stay the runtime's
         // It may be about the clock.
-        SIGSEGV if record::is_on() => tell(signal, &told(&Action { handler: !0, ..*wanted })),
+        SIGSEGV if record::was_on() => tell(signal, &told(&Action { handler: !0, ..*wanted })),
         _ if wanted.is_handled() && record::keeps_handlers(signal) => {
             tell(signal, &Action::DEFAULT)
         }
@@ -221,7 +221,7 @@ unsafe extern "C" fn on_signal(_: i32, info: *const SigInfo, context: *mut Conte
             && site::trapped(&mut *context)
         {
             // Nobody has sent it: the program goes on.
-        } else if !OWN.contains(&at) && record::reads_the_clock(info, &mut *context) {
+        } else if !OWN.contains(&at) && record::reads_the_clock(thread, info, &mut *context) {
             // It goes on behind the instruction.
         } else if !OWN.contains(&at) && record::defers(info) {
             // Its next call finds it, and is not made.
@@ -254,7 +254,7 @@ unsafe extern "C" fn late(context: *mut Context) {
     let context = unsafe { &mut *context };
     if let Some(deferred) = thread.take_deferred() {
         if thread.process().action(deferred.info.signal.cast_unsigned()).is_handled() {
-            record::delivered(&deferred);
+            record::delivered(thread, &deferred);
         }
         deliver(thread, context, &deferred.info, deferred.temporary);
     }

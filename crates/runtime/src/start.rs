@@ -129,7 +129,7 @@ unsafe extern "C" fn start(at: *mut usize) -> ! {
     };
     let (entry, code) = load(&mut stack, program as usize);
     if let Some(recorder) = config.recorder {
-        record::begin(recorder, &beginning(&mut stack, code));
+        record::begin(thread, recorder, &beginning(&mut stack, code));
     }
     // Descriptors, handlers, and the mask are in order: from here on nothing is made but what the
     // program asks for.

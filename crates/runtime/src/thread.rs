@@ -15,12 +15,15 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 
 use linux_raw_sys::errno::{EAGAIN, ESRCH};
-use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_NONE};
+use linux_raw_sys::general::{
+    FUTEX_WAKE, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_NONE,
+};
 use linux_raw_sys::general::{PROT_READ, PROT_WRITE};
 
 use crate::frame::{AltStack, SigInfo};
 use crate::layout::{PAGE, SLOTS};
 use crate::lock::Lock;
+use crate::memory;
 use crate::own;
 use crate::process::Process;
 use crate::record;
@@ -31,7 +34,7 @@ use crate::sys::error;
 const SLOT: usize = 128 << 10;
 
 /// Threads at a time, of a process and of children that share its memory.
-const MAX_SLOTS: usize = (SLOTS.end - SLOTS.start) / SLOT;
+pub const MAX_SLOTS: usize = (SLOTS.end - SLOTS.start) / SLOT;
 
 /// A thread of the program.
 #[repr(C)]
@@ -71,6 +74,15 @@ pub struct Thread {
     pub strict: Cell<bool>,
     /// Whether it begins with all its handlers forgotten.
     pub clears_handlers: Cell<bool>,
+    /// Of several that take turns: its seat.
+    pub seat: Cell<u16>,
+    /// Whether its last call was not made, since a signal had come before. Of one that is recorded.
+    pub not_made: Cell<bool>,
+    /// The word that is cleared, and woken, when it ends (`CLONE_CHILD_CLEARTID`), if that is not the
+    /// kernel's to do: it would do it while another thread has the turn.
+    pub clear_word: Cell<usize>,
+    /// What a replayed program is told to be its number. 0: what the kernel says.
+    pub told: Cell<i32>,
     /// Memory of an `execve` that is under way, for whoever shares it to free.
     pub scratch: Cell<(usize, usize)>,
 }
@@ -209,6 +221,16 @@ impl Slot {
     }
 }
 
+/// The number that the kernel has given to the thread that is told this one.
+pub fn real_tid(told: i32) -> Option<i32> {
+    let slots = (0..FRESH.load(Relaxed)).map(Slot);
+    let used = slots.map(|slot| (slot, OWNERS[slot.0].load(Acquire))).filter(|&(_, tid)| tid > 0);
+    // SAFETY: a slot that belongs to a thread has one in it.
+    used.filter(|(slot, _)| unsafe { (*slot.thread()).told.get() } == told)
+        .find(|&(slot, _)| !slot.is_free())
+        .map(|(_, tid)| tid)
+}
+
 /// In a child of `fork`: the other threads have stayed behind.
 pub fn only(slot: Slot, tid: i32) {
     for owner in &OWNERS[..FRESH.load(Relaxed)] {
@@ -274,6 +296,21 @@ impl Thread {
         // SAFETY: no handler runs while signals are blocked.
         unsafe { *self.signal.get() = deferred };
         self.deferred.store(1, Release);
+    }
+
+    /// The signal that waits. All signals must be blocked.
+    pub fn deferred_signal(&self) -> Option<u32> {
+        // SAFETY: no handler runs while signals are blocked.
+        self.has_deferred().then(|| unsafe { (*self.signal.get()).info.signal.cast_unsigned() })
+    }
+
+    /// The thread ends: whoever waits for that finds out.
+    pub fn clear_word(&self) {
+        let at = self.clear_word.take();
+        if at != 0 && memory::write(at, &0u32).is_ok() {
+            // SAFETY: wakes who waits there.
+            let _woken = unsafe { own!(futex, at, FUTEX_WAKE, 1) };
+        }
     }
 
     /// Whether a signal waits. All signals must be blocked.

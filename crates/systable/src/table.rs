@@ -323,7 +323,7 @@ table! {
     futex_wait (uaddr A, val N, mask N, flags N, timeout In(Bytes(16)), clockid N) EMULATE;
     futex_wake (uaddr A, mask N, nr N, flags N) EMULATE;
     futex_requeue (waiters In(Bytes(48)), flags N, nr_wake N, nr_requeue N) EMULATE;
-    sched_yield () LOCAL;
+    sched_yield () EMULATE;
     sched_setparam (pid N, param In(Bytes(4))) REPEAT;
     sched_getparam (pid N, param Out(Bytes(4))) EXECUTE;
     sched_setscheduler (pid N, policy N, param In(Bytes(4))) REPEAT;

@@ -16,7 +16,7 @@ fn recorded(name: &str) -> Case {
 /// Recording ends at what it does not know, with its name; the program does not notice.
 #[test]
 fn a_recording_ends_before_it_would_have_to_guess() {
-    for what in ["clone3", "ioctl", "prctl"] {
+    for what in ["clone", "ioctl", "prctl"] {
         let case = Case::guest("ends", Linked::Dynamically, &[what]);
         let alone = Ended::of(Command::new(&case.program).arg(what).output());
         let seen = case.record();
@@ -28,6 +28,18 @@ fn a_recording_ends_before_it_would_have_to_guess() {
         assert!(replayed.says.contains(&ends), "{}", replayed.says);
         assert!(case.trace().contains(&format!("{what}(")));
     }
+}
+
+/// A thread that waits for another one without a system call has the others wait for it: that is not recorded
+/// for ever, and they go on.
+#[test]
+fn a_thread_makes_no_calls() {
+    let case = Case::guest("spins", Linked::Dynamically, &[]);
+    let seen = case.record();
+    assert_eq!((seen.status, seen.prints.as_str()), (Some(0), "flag: 1\n"), "{}", seen.says);
+    let ends = "the recording ends here: thread 1 makes no system calls";
+    assert!(seen.says.contains(ends), "{}", seen.says);
+    assert!(case.trace().lines().last().unwrap().contains("thread 1 makes no system calls"));
 }
 
 /// All that a program had written when it was killed is there.
@@ -133,7 +145,7 @@ fn a_command_line_or_a_machine_is_another_one() {
     replay("\"some words\"", "\"some words and a good deal more\"")
         .expect_refused("the program's stack begins at");
     replay("\"fpu\"", "\"no-fpu\"").expect_refused("lacks [no-fpu] and has besides [fpu]");
-    replay("\"version\": 1", "\"version\": 99").expect_refused("another version of Steadfast");
+    replay("\"version\": 2", "\"version\": 99").expect_refused("another version of Steadfast");
     replay("\"fpu\"", "\"fpu\"").expect_whole(0);
 }
 

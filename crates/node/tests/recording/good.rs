@@ -31,8 +31,12 @@ fn again_and_again(case: &Case, status: i32) -> String {
 }
 
 fn both_ways(name: &str) {
+    both_ways_with_status(name, 0);
+}
+
+fn both_ways_with_status(name: &str, status: i32) {
     for linked in [Linked::Dynamically, Linked::Statically] {
-        let seen = again_and_again(&Case::guest(name, linked, &[]), 0);
+        let seen = again_and_again(&Case::guest(name, linked, &[]), status);
         assert!(!seen.is_empty(), "{name} sees nothing");
     }
 }
@@ -50,6 +54,20 @@ fn files_pipes_and_memory() {
 #[test]
 fn signals_at_every_moment() {
     both_ways("interrupted");
+}
+
+/// Threads that change each other's memory, wait for each other, make descriptors and memory at once, and get
+/// signals; again and again, since each time they go on in another order.
+#[test]
+fn threads_at_every_step() {
+    for _ in 0..4 {
+        both_ways_with_status("crew", 3);
+    }
+}
+
+#[test]
+fn the_first_thread_need_not_be_the_last() {
+    both_ways("leaders");
 }
 
 #[test]
@@ -159,6 +177,40 @@ fn nginx_under_load() {
     let trace = case.trace();
     let ends = trace.lines().last().unwrap();
     assert!(trace.contains("accept4 = ") && ends.ends_with("it ends with status 0"), "{ends}");
+}
+
+/// A server with threads that was killed at its work answers with what it had counted.
+#[test]
+fn threads_go_on_for_real() {
+    let at = free_port();
+    let case = Case::guest("workers", Linked::Dynamically, &[&at.port().to_string()]);
+    let server = Running(case.alone().spawn().unwrap());
+    wait_for(at);
+    let answers = |clients: usize| -> Vec<[i64; 3]> {
+        let numbers = |text: String| -> Vec<i64> {
+            text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+        };
+        let one = || numbers(String::from_utf8(download(at, "/")).unwrap()).try_into().unwrap();
+        std::thread::scope(|scope| {
+            let some = || (0..10).map(|_| one()).collect::<Vec<_>>();
+            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(some)).collect();
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        })
+    };
+    let before = answers(6);
+    server.signal(Signal::SIGKILL);
+    server.end();
+    let mut live = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    live.arg("replay").arg(case.recording()).arg("--go-live");
+    let live = Running(live.spawn().unwrap());
+    wait_for(at);
+    let after = answers(6);
+    let mut numbers: Vec<i64> = before.iter().chain(&after).map(|answer| answer[0]).collect();
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq(1..=120), "{numbers:?}");
+    assert!(before.iter().chain(&after).all(|answer| answer[2] == before[0][2]), "another process");
+    live.signal(Signal::SIGKILL);
+    live.end();
 }
 
 /// The lines of the guest: turns, and alarms, and whether the other timer was heard.

@@ -3,13 +3,23 @@
 use linux_raw_sys::errno::{ENOSYS, ENOTTY};
 use systable::{Class, Refusal, Sysno};
 
-use super::Plan;
 use super::kinds::{self, Kind};
+use super::walk::Plan;
 use crate::sys::Args;
 
 /// `fcntl` that makes a descriptor.
 pub fn is_dup(command: usize) -> bool {
     [F_DUPFD, F_DUPFD_CLOEXEC].contains(&command)
+}
+
+/// `fcntl` that waits for a lock.
+pub fn waits_for_lock(command: usize) -> bool {
+    [F_SETLKW, F_OFD_SETLKW].contains(&command)
+}
+
+/// `futex` that waits for a word.
+pub fn is_futex_wait(command: usize) -> bool {
+    [FUTEX_WAIT, FUTEX_WAIT_BITSET].contains(&(command & FUTEX_COMMAND))
 }
 
 /// What becomes of such a call.
@@ -32,6 +42,8 @@ const EMULATE: Plan = Plan::of(Class::Emulate);
 const ENDS: Plan = Plan::of(Class::Refuse(Refusal::Ends));
 
 const F_DUPFD: usize = 0;
+const F_SETLKW: usize = 7;
+const F_OFD_SETLKW: usize = 38;
 const F_DUPFD_CLOEXEC: usize = 1030;
 
 fn fcntl(args: &Args) -> Plan {
@@ -40,13 +52,11 @@ fn fcntl(args: &Args) -> Plan {
     const F_GETFL: usize = 3;
     const F_SETFL: usize = 4;
     const F_SETLK: usize = 6;
-    const F_SETLKW: usize = 7;
     const F_SETPIPE_SZ: usize = 1031;
     const F_GETPIPE_SZ: usize = 1032;
     const F_ADD_SEALS: usize = 1033;
     const F_GET_SEALS: usize = 1034;
     const F_OFD_SETLK: usize = 37;
-    const F_OFD_SETLKW: usize = 38;
     match args[1] {
         F_DUPFD | F_DUPFD_CLOEXEC | F_GETFD | F_SETFD | F_ADD_SEALS | F_GET_SEALS => EXECUTE,
         F_SETFL | F_SETPIPE_SZ => REPEAT,
@@ -153,19 +163,25 @@ fn arch_prctl(args: &Args) -> Plan {
     }
 }
 
-/// Whoever waits comes to what was recorded; nobody else is there to be woken.
+/// Whoever waits comes to what was recorded, in turn.
 fn futex(args: &Args) -> Plan {
-    const WAIT: usize = 0;
     const WAKE: usize = 1;
     const REQUEUE: usize = 3;
     const CMP_REQUEUE: usize = 4;
-    const WAIT_BITSET: usize = 9;
+    const WAKE_OP: usize = 5;
     const WAKE_BITSET: usize = 10;
-    match args[1] & 0x7f {
-        WAIT | WAKE | REQUEUE | CMP_REQUEUE | WAIT_BITSET | WAKE_BITSET => EMULATE,
+    match args[1] & FUTEX_COMMAND {
+        FUTEX_WAIT | FUTEX_WAIT_BITSET | WAKE | WAKE_BITSET => EMULATE,
+        REQUEUE | CMP_REQUEUE => EMULATE,
+        // It changes the second word.
+        WAKE_OP => Plan { written: Some((args[4], 4)), ..EMULATE },
         _ => ENDS,
     }
 }
+
+const FUTEX_COMMAND: usize = 0x7f;
+const FUTEX_WAIT: usize = 0;
+const FUTEX_WAIT_BITSET: usize = 9;
 
 /// What a mapping is of.
 pub fn mmap(args: &Args) -> Plan {

@@ -70,6 +70,40 @@ pub fn is_made_up(name: Sysno, args: &Args) -> bool {
     }
 }
 
+/// Whether it makes a descriptor, and returns it.
+pub fn makes_one(name: Sysno, args: &Args) -> bool {
+    use Sysno::*;
+    match name {
+        name if opens(name) => true,
+        fcntl => super::command::is_dup(args[1]),
+        memfd_create
+        | memfd_secret
+        | socket
+        | dup
+        | eventfd
+        | eventfd2
+        | epoll_create
+        | epoll_create1
+        | signalfd
+        | signalfd4
+        | timerfd_create
+        | inotify_init
+        | inotify_init1
+        | pidfd_open
+        | landlock_create_ruleset => true,
+        _ => false,
+    }
+}
+
+/// Where a call writes the two descriptors that it makes.
+pub fn makes_two(name: Sysno, args: &Args) -> Option<usize> {
+    match name {
+        Sysno::pipe | Sysno::pipe2 => Some(args[0]),
+        Sysno::socketpair => Some(args[3]),
+        _ => None,
+    }
+}
+
 /// A call has returned this, and no error: what it says of descriptors. `false`: there are too many.
 pub fn follow(name: Sysno, args: &Args, result: usize) -> bool {
     use Sysno::*;
@@ -84,8 +118,7 @@ pub fn follow(name: Sysno, args: &Args, result: usize) -> bool {
         }
         dup | dup2 | dup3 => of(args[0]),
         fcntl if super::command::is_dup(args[1]) => of(args[0]),
-        pipe | pipe2 => return both(args[0]),
-        socketpair => return both(args[3]),
+        pipe | pipe2 | socketpair => return both(makes_two(name, args).unwrap_or_default()),
         close => {
             set(args[0] as u32 as usize, Kind::World);
             return true;

@@ -135,6 +135,21 @@ pub fn has_control(message: usize) -> bool {
     long(message + CONTROL) != 0 && long(message + CONTROL_LEN) != 0
 }
 
+/// Bytes of these pieces.
+pub fn vectors_len(at: usize, count: usize) -> usize {
+    let mut len = 0;
+    let _counted = vectors(at, count, usize::MAX, &mut |(_, piece)| {
+        len += piece;
+        Ok(())
+    });
+    len
+}
+
+/// Bytes of a message.
+pub fn message_len(at: usize) -> usize {
+    vectors_len(long(at + IOV), long(at + IOV_LEN))
+}
+
 fn some((at, len): Piece, see: &mut impl FnMut(Piece) -> Result<(), isize>) -> Result<(), isize> {
     if at == 0 || len == 0 { Ok(()) } else { see((at, len)) }
 }

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Display, Formatter};
 
-use recording::{Call, Damage, End, Head};
+use recording::{Call, Damage, End, Head, Turn};
 use systable::Sysno;
 
 use crate::errno::Errno;
@@ -59,10 +59,14 @@ impl Display for Brief {
             }
             Head::Signal(_) => f.write_str("a signal"),
             Head::Tsc(..) => f.write_str("the time stamp counter"),
+            Head::Turn(Turn { thread, .. }) => write!(f, "thread {thread} goes on"),
             Head::End(End::Exited { status }) => write!(f, "it ends with status {status}"),
             Head::End(End::Refused { number, args: [a, b, c] }) => {
                 let name = Name(usize::from(number));
                 write!(f, "{name}({a:#x}, {b:#x}, {c:#x}, …), which is not recorded")
+            }
+            Head::End(End::Stuck { thread }) => {
+                write!(f, "thread {thread} makes no system calls, and the others wait for it")
             }
             Head::End(End::Unwritten { errno }) => {
                 write!(f, "what follows could not be written: {}", Errno(-(errno as isize)))
@@ -84,6 +88,8 @@ pub enum Difference {
     },
     /// The same call has other bytes.
     Bytes,
+    /// It would wait, and did not.
+    Waits,
     /// What was recorded is too short for it, or too long, or has no place to go.
     Payload,
 }
@@ -96,6 +102,7 @@ impl Display for Difference {
                 write!(f, "it returned {replayed}; recorded is {recorded}")
             }
             Difference::Bytes => f.write_str("its bytes are not those that were recorded"),
+            Difference::Waits => f.write_str("it would have to wait, which it did not"),
             Difference::Payload => {
                 f.write_str("what was recorded of it does not fit into the program's memory")
             }

@@ -2,6 +2,7 @@
 //! the file, also if the process is killed in the next instant, and costs no system call.
 
 use core::slice;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use linux_raw_sys::errno::{EFBIG, EOPNOTSUPP};
 use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
@@ -16,9 +17,23 @@ const WINDOW: usize = 64 << 20;
 /// Room on the disk is asked for in steps of so many bytes: a write to memory cannot say that there is none.
 const STEP: u64 = 4 << 20;
 
+/// The descriptor of the file. There is one recording in a process.
+static FD: AtomicUsize = AtomicUsize::new(NONE);
+const NONE: usize = usize::MAX;
+
+/// The descriptor of the recording, if there is one.
+pub fn own_fd() -> Option<usize> {
+    let fd = FD.load(Relaxed);
+    (fd != NONE).then_some(fd)
+}
+
+/// It has another one from now on.
+pub fn move_fd(fd: usize) {
+    FD.store(fd, Relaxed);
+}
+
 /// A recording that is being written, or read.
 pub struct Stream {
-    fd: usize,
     place: Place,
     /// Where in the file the window begins, and its length.
     window: (u64, usize),
@@ -33,7 +48,8 @@ impl Stream {
     /// # Errors
     /// The kernel's.
     pub fn resume(fd: usize, place: Place, writes: bool) -> Result<Stream, isize> {
-        let mut stream = Stream { fd, place, window: (0, 0), len: len(fd)?, writes };
+        let mut stream = Stream { place, window: (0, 0), len: len(fd)?, writes };
+        move_fd(fd);
         stream.map(place.at, WINDOW)?;
         Ok(stream)
     }
@@ -43,7 +59,8 @@ impl Stream {
     /// # Errors
     /// The kernel's.
     pub fn create(fd: usize) -> Result<Stream, isize> {
-        let mut stream = Stream { fd, place: Place::FIRST, window: (0, 0), len: 0, writes: true };
+        let mut stream = Stream { place: Place::FIRST, window: (0, 0), len: 0, writes: true };
+        move_fd(fd);
         stream.make_room(MAGIC.len())?;
         // SAFETY: the window is mapped, and as long.
         unsafe { slice::from_raw_parts_mut(STREAM.start as *mut u8, MAGIC.len()) }
@@ -57,23 +74,14 @@ impl Stream {
     /// The kernel's; [`Damage::Magic`] within.
     pub fn open(fd: usize) -> Result<Result<Stream, Damage>, isize> {
         let len = len(fd)?;
-        let mut stream = Stream { fd, place: Place::FIRST, window: (0, 0), len, writes: false };
+        let mut stream = Stream { place: Place::FIRST, window: (0, 0), len, writes: false };
+        move_fd(fd);
         if len < MAGIC.len() as u64 {
             return Ok(Err(Damage::Magic));
         }
         stream.map(0, WINDOW)?;
         let begins = stream.mapped()[..MAGIC.len()] == MAGIC;
         Ok(if begins { Ok(stream) } else { Err(Damage::Magic) })
-    }
-
-    /// Its descriptor.
-    pub fn fd(&self) -> usize {
-        self.fd
-    }
-
-    /// It has another one.
-    pub fn set_fd(&mut self, fd: usize) {
-        self.fd = fd;
     }
 
     /// How far it has been written, or read.
@@ -134,10 +142,11 @@ impl Stream {
         // SAFETY: the runtime's own mapping and descriptor, which nothing uses behind this.
         unsafe {
             let _unmapped = own!(munmap, STREAM.start, self.window.1);
+            let fd = FD.swap(NONE, Relaxed);
             if self.writes {
-                let _cut = own!(ftruncate, self.fd, self.place.at);
+                let _cut = own!(ftruncate, fd, self.place.at);
             }
-            let _closed = own!(close, self.fd);
+            let _closed = own!(close, fd);
         }
         self.window = (0, 0);
     }
@@ -166,7 +175,7 @@ impl Stream {
 
     fn allocate(&mut self) -> Result<(), isize> {
         // SAFETY: makes the file longer.
-        match unsafe { own!(fallocate, self.fd, 0, self.len, STEP) } {
+        match unsafe { own!(fallocate, FD.load(Relaxed), 0, self.len, STEP) } {
             Err(why) if why == error(EOPNOTSUPP) => self.write_zeros()?,
             other => {
                 other?;
@@ -182,7 +191,7 @@ impl Stream {
         let mut at = self.len;
         while at < self.len + STEP {
             // SAFETY: makes the file longer.
-            at += unsafe { own!(pwrite64, self.fd, ZEROS.as_ptr(), PAGE, at)? } as u64;
+            at += unsafe { own!(pwrite64, FD.load(Relaxed), ZEROS.as_ptr(), PAGE, at)? } as u64;
         }
         Ok(())
     }
@@ -195,7 +204,9 @@ impl Stream {
         }
         let access = if self.writes { PROT_READ | PROT_WRITE } else { PROT_READ };
         // SAFETY: nothing else is ever in this place.
-        unsafe { own!(mmap, STREAM.start, len, access, MAP_SHARED | MAP_FIXED, self.fd, from)? };
+        unsafe {
+            own!(mmap, STREAM.start, len, access, MAP_SHARED | MAP_FIXED, FD.load(Relaxed), from)?
+        };
         self.window = (from as u64, len);
         Ok(())
     }

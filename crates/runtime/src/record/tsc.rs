@@ -19,6 +19,12 @@ pub fn allow(may: bool) {
     let _set = unsafe { own!(prctl, PR_SET_TSC, how) };
 }
 
+/// The calling thread may again; it tries once more.
+pub fn allow_again() -> bool {
+    allow(true);
+    true
+}
+
 /// The instruction that the program was about to execute, if it reads the counter: its length.
 pub fn reads(context: &Context) -> Option<usize> {
     let mut code = [0; 3];

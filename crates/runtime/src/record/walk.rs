@@ -1,0 +1,575 @@
+//! What becomes of a call: it is made and written down, or answered from the record and compared.
+
+use core::slice;
+
+use linux_raw_sys::errno::EINTR;
+use linux_raw_sys::general::{
+    AT_FDCWD, F_GETFD, O_RDWR, PROT_EXEC, SEEK_CUR, {MAP_FIXED, MAP_FIXED_NOREPLACE},
+    {MREMAP_FIXED, MREMAP_MAYMOVE},
+};
+use recording::{Call, End, Hasher, Head, Payload, digest};
+use systable::{Class, Entry, Refusal, Rule, Sysno};
+
+use super::engine::{TURNS, Turn};
+use super::kinds::{self, Kind};
+use super::pieces::{self, Given, Piece};
+use super::report::{Difference, Made, Where};
+use super::waits::{self, Wait};
+use super::{command, failed, ids};
+use crate::dispatch::{self, Outcome, before_signals};
+use crate::frame::Context;
+use crate::sys::{Args, NOT_MADE, checked, error};
+use crate::thread::Thread;
+use crate::{birth, memory, own};
+
+/// What becomes of a call.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// As the table has it, or its descriptor, or its command.
+    pub class: Class,
+    /// What the kernel writes, of a call whose command says it.
+    pub written: Option<Piece>,
+    /// Errors that leave the call without an effect: it ends nothing if it fails with one.
+    pub fails_with: &'static [u32],
+}
+
+impl Plan {
+    /// Of a call of this class.
+    pub const fn of(class: Class) -> Plan {
+        Plan { class, written: None, fails_with: &[] }
+    }
+
+    /// Whether there is a record of such a call.
+    fn is_recorded(&self) -> bool {
+        !matches!(self.class, Class::Local | Class::Refuse(Refusal::Absent))
+    }
+
+    fn ends(&self) -> bool {
+        matches!(self.class, Class::Refuse(Refusal::Ends))
+    }
+}
+
+fn plan(name: Sysno, entry: &Entry, args: &Args) -> Plan {
+    const ENDS: Plan = Plan::of(Class::Refuse(Refusal::Ends));
+    match name {
+        // Its number is this machine's.
+        Sysno::clone | Sysno::clone3 if birth::makes_thread(name, *args) => {
+            return Plan::of(Class::Repeat);
+        }
+        // One process.
+        Sysno::clone | Sysno::clone3 | Sysno::fork | Sysno::vfork => return ENDS,
+        Sysno::mmap => return command::mmap(args),
+        Sysno::open | Sysno::openat | Sysno::openat2 | Sysno::creat
+            if kinds::is_made_up(name, args) =>
+        {
+            return Plan::of(Class::Emulate);
+        }
+        Sysno::sendmsg if pieces::has_control(args[1]) => return ENDS,
+        Sysno::sendmmsg | Sysno::recvmmsg => return ENDS,
+        // It has to be done in one turn.
+        Sysno::write | Sysno::writev | Sysno::sendto | Sysno::sendmsg
+            if TURNS.are_shared()
+                && kinds::of(args[0]) == Kind::Inside
+                && waits::is_too_long(name, args) =>
+        {
+            return ENDS;
+        }
+        _ => {}
+    }
+    match entry.rule {
+        Rule::Always(class) => Plan::of(class),
+        Rule::Descriptor { inside, .. } if kinds::is_inside(args[0]) => Plan::of(inside),
+        Rule::Descriptor { outside, .. } => Plan::of(outside),
+        Rule::Command(_) => command::plan(name, args),
+    }
+}
+
+/// What is kept of the memory that a call is about.
+#[derive(PartialEq, Eq)]
+enum Kept {
+    Nothing,
+    /// What the kernel has written.
+    Written,
+    /// That it was the same.
+    Hash,
+}
+
+fn kept(name: Sysno, entry: &Entry, class: Class, args: &Args) -> Kept {
+    match class {
+        // Where it is written is the runtime's affair.
+        Class::Repeat if makes_thread(name) => Kept::Nothing,
+        Class::Emulate | Class::Repeat => Kept::Written,
+        // Where in the file it has come to; the bytes are the file's.
+        Class::Output if name == Sysno::sendfile => Kept::Written,
+        Class::Output => Kept::Hash,
+        // The numbers of two descriptors.
+        Class::Execute if kinds::makes_two(name, args).is_some() => Kept::Written,
+        Class::Execute if matches!(entry.rule, Rule::Descriptor { .. }) => Kept::Hash,
+        Class::Execute if maps_code(name, args) => Kept::Hash,
+        _ => Kept::Nothing,
+    }
+}
+
+/// Whether it maps a file's instructions.
+fn maps_code(name: Sysno, args: &Args) -> bool {
+    name == Sysno::mmap && args[2] & PROT_EXEC as usize != 0 && kinds::of(args[4]) == Kind::File
+}
+
+/// Of a call that is recorded.
+fn makes_thread(name: Sysno) -> bool {
+    [Sysno::clone, Sysno::clone3].contains(&name)
+}
+
+fn executes(name: Sysno) -> bool {
+    [Sysno::execve, Sysno::execveat].contains(&name)
+}
+
+/// A system call of a program that is recorded or replayed.
+pub fn call(
+    turn: Turn,
+    thread: &'static Thread,
+    number: usize,
+    args: Args,
+    context: &mut Context,
+) -> Outcome {
+    let Some(name) = Sysno::new(number) else {
+        // The kernel says so, each time.
+        return unrecorded(turn, thread, number, args, context);
+    };
+    let entry = systable::entry(name);
+    let plan = plan(name, entry, &args);
+    let of = Of { name, entry, plan, args };
+    match (super::is_recording(), plan.is_recorded()) {
+        (_, false) => unrecorded(turn, thread, number, args, context),
+        (true, true) => of.record(turn, thread, context),
+        (false, true) => of.replay(turn, thread, context),
+    }
+}
+
+/// A call of which there is no record.
+fn unrecorded(
+    mut turn: Turn,
+    thread: &'static Thread,
+    number: usize,
+    args: Args,
+    context: &mut Context,
+) -> Outcome {
+    let replays = !super::is_recording();
+    if replays && turn.engine().take_signal(thread, true) {
+        return Outcome::Value(NOT_MADE);
+    }
+    let outcome = dispatch::call(thread, number, args, context);
+    let is_made = !matches!(outcome, Outcome::Value(NOT_MADE));
+    thread.not_made.set(!is_made);
+    turn.engine().unrecorded += u32::from(is_made);
+    if replays {
+        turn.engine().take_signal(thread, false);
+    }
+    outcome
+}
+
+/// A call, and what there is to know of it.
+struct Of {
+    name: Sysno,
+    entry: &'static Entry,
+    plan: Plan,
+    args: Args,
+}
+
+impl Of {
+    fn number(&self) -> usize {
+        self.name as usize
+    }
+
+    fn digest(&self) -> u16 {
+        digest(&self.args[..self.entry.arguments.len()])
+    }
+
+    fn wait(&self) -> Wait {
+        match TURNS.are_shared() {
+            true => waits::of(self.name, self.plan.class, &self.args),
+            false => Wait::No,
+        }
+    }
+
+    fn make(&self, thread: &'static Thread, context: &mut Context) -> Outcome {
+        dispatch::call(thread, self.number(), self.args, context)
+    }
+
+    fn refused(&self) -> End {
+        let [a, b, c, ..] = self.args.map(|arg| arg as u64);
+        End::Refused { number: self.number() as u16, args: [a, b, c] }
+    }
+
+    fn record(&self, mut turn: Turn, thread: &'static Thread, context: &mut Context) -> Outcome {
+        if self.plan.ends() && self.plan.fails_with.is_empty() {
+            turn.end(self.refused());
+            return self.make(thread, context);
+        }
+        if [Sysno::exit, Sysno::exit_group].contains(&self.name) {
+            return self.record_exit(turn, thread, context);
+        }
+        let given = Given::read(self.entry, &self.args);
+        let outcome = match self.wait() {
+            Wait::Apart => turn.apart(|| self.make(thread, context)),
+            Wait::Inside(events) => {
+                match waits::until_ready(&mut turn, thread, self.name, &self.args, events) {
+                    Some(instead) => Outcome::Value(instead),
+                    None => turn.during(|| self.make(thread, context)),
+                }
+            }
+            // It looks at what only this thread has.
+            Wait::No if executes(self.name) || makes_thread(self.name) => {
+                self.make(thread, context)
+            }
+            Wait::No => turn.during(|| self.make(thread, context)),
+        };
+        let Outcome::Value(result) = outcome else { return outcome };
+        thread.not_made.set(result == NOT_MADE);
+        if turn.is_over() || result == NOT_MADE {
+            return outcome;
+        }
+        let fails = self.plan.fails_with.iter().any(|&errno| result == -(errno as isize));
+        let has_control =
+            self.name == Sysno::recvmsg && result >= 0 && pieces::has_control(self.args[1]);
+        if (self.plan.ends() && !fails) || has_control {
+            turn.end(self.refused());
+            return outcome;
+        }
+        let followed = checked(result).is_err()
+            || kinds::follow(self.name, &self.args, result.cast_unsigned());
+        self.write_down(&mut turn, result, &given);
+        if !turn.is_over() && !followed {
+            turn.end(self.refused());
+        }
+        if !turn.is_over() {
+            turn.yields(self.name == Sysno::sched_yield);
+        }
+        outcome
+    }
+
+    fn write_down(&self, turn: &mut Turn, result: isize, given: &Given) {
+        let call = |payload| {
+            let (number, digest) = (self.number() as u16, self.digest());
+            Head::Call(Call { number, digest, result: result as i64, payload })
+        };
+        match kept(self.name, self.entry, self.plan.class, &self.args) {
+            Kept::Nothing => turn.append(&call(Payload::Nothing), 0, |_| {}),
+            Kept::Hash => turn.append(&call(self.hash(result)), 0, |_| {}),
+            Kept::Written => {
+                let mut length = 0;
+                let _counted = self.written(result, given, &mut |(_, len)| {
+                    length += len;
+                    Ok(())
+                });
+                let payload = if length == 0 { Payload::Nothing } else { Payload::Written };
+                turn.append(&call(payload), length, |out| {
+                    let mut at = 0;
+                    let _copied = self.written(result, given, &mut |(from, len)| {
+                        // SAFETY: the kernel has written to it a moment ago.
+                        out[at..at + len].copy_from_slice(unsafe { bytes(from, len) });
+                        at += len;
+                        Ok(())
+                    });
+                });
+            }
+        }
+    }
+
+    /// Of a thread, or of all.
+    fn record_exit(
+        &self,
+        mut turn: Turn,
+        thread: &'static Thread,
+        context: &mut Context,
+    ) -> Outcome {
+        if before_signals(thread).is_err() {
+            thread.not_made.set(true);
+            return Outcome::Value(NOT_MADE);
+        }
+        if self.ends_the_process() {
+            turn.exits(self.args[0] as i32);
+            // Nobody else goes on: the turn is not given away any more.
+            return self.make(thread, context);
+        }
+        self.write_down(&mut turn, 0, &Given::default());
+        if !turn.is_over() {
+            thread.clear_word();
+            turn.leave_for_ever();
+        }
+        self.make(thread, context)
+    }
+
+    fn ends_the_process(&self) -> bool {
+        match self.name {
+            Sysno::exit_group => true,
+            Sysno::exit => !TURNS.are_shared() || TURNS.threads() == 1,
+            _ => false,
+        }
+    }
+
+    fn replay(&self, mut turn: Turn, thread: &'static Thread, context: &mut Context) -> Outcome {
+        let given = Given::read(self.entry, &self.args);
+        if self.wait() != Wait::No {
+            turn.gives_way(false);
+        }
+        if turn.is_over() {
+            return self.make_for_real(thread, context);
+        }
+        let engine = turn.engine();
+        if engine.take_signal(thread, true) {
+            return Outcome::Value(NOT_MADE);
+        }
+        let (recorded, payload, place) = match engine.peek() {
+            Some((Head::Call(call), payload, place))
+                if usize::from(call.number) == self.number() && call.digest == self.digest() =>
+            {
+                (call, payload, place)
+            }
+            // It has succeeded: the next program follows this record.
+            Some((Head::Begin(_), ..)) if executes(self.name) => {
+                let Outcome::Value(why) = self.make(thread, context) else {
+                    unreachable!("it returns an error, or not at all")
+                };
+                let difference = Difference::Result { recorded: 0, replayed: why };
+                self.differs(&mut turn, &difference, context)
+            }
+            Some((Head::End(End::Exited { status }), _, _)) if self.ends_the_process() => {
+                engine.finish(status)
+            }
+            Some((Head::End(_), ..)) | None => {
+                turn.stop();
+                return self.make_for_real(thread, context);
+            }
+            Some((other, ..)) => self.differs(&mut turn, &Difference::Other(other), context),
+        };
+        let result = recorded.result as isize;
+        if self.name == Sysno::exit {
+            engine.go_on(Head::Call(recorded), place);
+            before_signals(thread).expect("no signal comes but from the record");
+            thread.clear_word();
+            turn.passes_for_ever();
+            return self.make(thread, context);
+        }
+        if self.is_made_again(result) {
+            self.make_again(&mut turn, &recorded, thread, context);
+        }
+        match recorded.payload {
+            Payload::Nothing => {}
+            Payload::Hash(_) if recorded.payload == self.hash(result) => {}
+            Payload::Hash(_) => self.differs(&mut turn, &Difference::Bytes, context),
+            Payload::Written => {
+                let mut left = payload;
+                let written = self.written(result, &given, &mut |(to, len)| {
+                    let (piece, rest) = left.split_at_checked(len).ok_or(0isize)?;
+                    left = rest;
+                    memory::write_bytes(to, piece)
+                });
+                if written.is_err() || !left.is_empty() {
+                    self.differs(&mut turn, &Difference::Payload, context);
+                }
+            }
+        }
+        self.follow(result);
+        let engine = turn.engine();
+        engine.timers.follow(self.name, &self.args);
+        engine.go_on(Head::Call(recorded), place);
+        turn.gives_way(true);
+        if !turn.is_over() {
+            turn.engine().take_signal(thread, false);
+        }
+        Outcome::Value(result)
+    }
+
+    /// Behind the end of a recording.
+    fn make_for_real(&self, thread: &'static Thread, context: &mut Context) -> Outcome {
+        // Who was to wake it may have done so, as far as it knows.
+        let has_been_awaited = TURNS.are_shared() && waits::is_futex_wait(self.name, &self.args);
+        if has_been_awaited { Outcome::Value(0) } else { self.make(thread, context) }
+    }
+
+    fn is_made_again(&self, result: isize) -> bool {
+        // One that a signal has ended would wait for it; one that has failed to execute a program, or to make
+        // a thread, might not.
+        let is_lucky = executes(self.name) || (makes_thread(self.name) && result < 0);
+        matches!(self.plan.class, Class::Execute | Class::Repeat)
+            && result != error(EINTR)
+            && !is_lucky
+    }
+
+    fn make_again(
+        &self,
+        turn: &mut Turn,
+        recorded: &Call,
+        thread: &'static Thread,
+        context: &mut Context,
+    ) {
+        let result = recorded.result as isize;
+        if let Wait::Inside(events) = self.wait()
+            && result >= 0
+            && waits::would_wait(self.name, &self.args, events)
+        {
+            self.differs(turn, &Difference::Waits, context);
+        }
+        let args = self.as_recorded(result);
+        turn.engine().told = makes_thread(self.name).then_some(result as i32);
+        let made = |args: &Args| dispatch::call(thread, self.number(), *args, context);
+        let Outcome::Value(now) = ids::given(self.name, args, made) else {
+            unreachable!("what goes on elsewhere has no record")
+        };
+        let agree = match self.plan.class {
+            Class::Repeat if makes_thread(self.name) => now >= 0,
+            Class::Repeat => true,
+            _ if kinds::makes_one(self.name, &self.args) => {
+                now == result || (now >= 0 && result >= 0 && moves(now, result))
+            }
+            _ => now == result,
+        };
+        if !agree {
+            let (recorded, replayed) = (recorded.result, now);
+            self.differs(turn, &Difference::Result { recorded, replayed }, context);
+        }
+    }
+
+    /// The arguments with which the call comes to what it came to.
+    fn as_recorded(&self, result: isize) -> Args {
+        let mut args = self.args;
+        let [_, _, _, flags, ..] = args;
+        let fixed = (MAP_FIXED | MAP_FIXED_NOREPLACE) as usize;
+        if self.name == Sysno::mmap && flags & fixed == 0 && checked(result).is_ok() {
+            args[0] = result.cast_unsigned();
+            args[3] |= MAP_FIXED_NOREPLACE as usize;
+        }
+        let moves = result.cast_unsigned() != args[0] && flags & MREMAP_MAYMOVE as usize != 0;
+        if self.name == Sysno::mremap && checked(result).is_ok() && moves {
+            args[3] |= MREMAP_FIXED as usize;
+            args[4] = result.cast_unsigned();
+        }
+        args
+    }
+
+    /// What else a call has done that was not made again.
+    fn follow(&self, result: isize) {
+        let Ok(value) = checked(result) else { return };
+        match self.name {
+            Sysno::accept => stand_in(value, 0, connection),
+            Sysno::accept4 => stand_in(value, self.args[3], connection),
+            _ if self.plan.class == Class::Emulate && kinds::opens(self.name) => {
+                let flags = if self.name == Sysno::open { self.args[1] } else { self.args[2] };
+                stand_in(value, flags, nothing);
+            }
+            Sysno::sendfile if self.args[2] == 0 => {
+                // SAFETY: as the call would have moved it.
+                let _moved = unsafe { own!(lseek, self.args[1], value, SEEK_CUR) };
+            }
+            _ => {}
+        }
+        kinds::follow(self.name, &self.args, value);
+    }
+
+    fn written(
+        &self,
+        result: isize,
+        given: &Given,
+        see: &mut impl FnMut(Piece) -> Result<(), isize>,
+    ) -> Result<(), isize> {
+        match self.plan.written {
+            Some(piece) if result >= 0 => see(piece),
+            Some(_) => Ok(()),
+            None => pieces::written(self.name, self.entry, &self.args, result, given, see),
+        }
+    }
+
+    /// Of what the program has given to the kernel, or got from a file of its own.
+    fn hash(&self, result: isize) -> Payload {
+        let Ok(result) = checked(result) else { return Payload::Nothing };
+        let mut hasher = Hasher::new();
+        if maps_code(self.name, &self.args) {
+            hash_code(&mut hasher, result, self.args[1]);
+            return Payload::Hash(hasher.hash());
+        }
+        let mut some = false;
+        let mut add = |(at, len)| {
+            some = true;
+            // SAFETY: the kernel has read it, or written to it, a moment ago.
+            hasher.add(unsafe { bytes(at, len) });
+            Ok(())
+        };
+        let _given = pieces::given(self.entry, &self.args, result, &mut add);
+        if self.plan.class == Class::Execute {
+            let (name, given) = (self.name, Given::default());
+            let result = result.cast_signed();
+            let _got = pieces::written(name, self.entry, &self.args, result, &given, &mut add);
+        }
+        if some { Payload::Hash(hasher.hash()) } else { Payload::Nothing }
+    }
+
+    fn differs(&self, turn: &mut Turn, difference: &Difference, context: &Context) -> ! {
+        let engine = turn.engine();
+        let made = Made { number: self.number(), args: &self.args };
+        let at = Where::of(context);
+        failed(format_args!(
+            "the replay is not what was recorded, behind {engine}.\n  the program makes: {made}\n  \
+            {difference}\n  at: {at}"
+        ))
+    }
+}
+
+/// Puts a descriptor where it was, if there is none. Whether it is there.
+fn moves(now: isize, to: isize) -> bool {
+    // SAFETY: asks; and then moves a descriptor that nobody knows to where there is none.
+    unsafe {
+        let is_free = own!(fcntl, to, F_GETFD).is_err();
+        let Ok(flags) = own!(fcntl, now, F_GETFD) else { return false };
+        is_free
+            && own!(dup3, now, to, if flags == 0 { 0 } else { O_CLOEXEC }).is_ok()
+            && own!(close, now).is_ok()
+    }
+}
+
+const O_CLOEXEC: usize = 0o2_000_000;
+
+/// Puts something at a number where the program is told that there is a descriptor, and there is none.
+fn stand_in(fd: usize, flags: usize, make: fn(usize) -> Result<usize, isize>) {
+    let Ok(made) = make(flags) else { return };
+    if made != fd {
+        // SAFETY: where nothing is.
+        unsafe {
+            let _there = own!(dup3, made, fd, flags & O_CLOEXEC);
+            let _closed = own!(close, made);
+        }
+    }
+}
+
+/// In place of a connection, while nobody is at its other end. The flags are those of `accept4`.
+fn connection(flags: usize) -> Result<usize, isize> {
+    const AF_INET: usize = 2;
+    const SOCK_STREAM: usize = 1;
+    // SAFETY: makes a descriptor.
+    unsafe { own!(socket, AF_INET, SOCK_STREAM | flags, 0) }
+}
+
+/// In place of what the kernel made up when it was recorded.
+fn nothing(_: usize) -> Result<usize, isize> {
+    // SAFETY: makes a descriptor.
+    unsafe { own!(openat, AT_FDCWD, c"/dev/null".as_ptr(), O_RDWR) }
+}
+
+/// # Safety
+/// They are there, and nobody writes to them meanwhile.
+unsafe fn bytes<'a>(at: usize, len: usize) -> &'a [u8] {
+    // SAFETY: by the caller's word.
+    unsafe { slice::from_raw_parts(at as *const u8, len) }
+}
+
+/// Of mapped instructions, as far as their file goes.
+fn hash_code(hasher: &mut Hasher, at: usize, len: usize) {
+    let mut buffer = [0; 4096];
+    for from in (at..at + len).step_by(buffer.len()) {
+        let part = &mut buffer[..(at + len - from).min(4096)];
+        if memory::read_bytes(from, part).is_err() {
+            break;
+        }
+        hasher.add(part);
+    }
+}
