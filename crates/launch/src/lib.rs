@@ -21,6 +21,7 @@ use nix::sys::personality::{self, Persona};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{AccessFlags, access, execveat};
 use runtime::config::{Config, MARK, NAME, Recorder, Way};
+use runtime::record::GROUP_LEN;
 
 use folder::Folder;
 pub use trace::trace;
@@ -58,7 +59,8 @@ pub fn record(folder: &Path, command: &[OsString]) -> anyhow::Result<Infallible>
     let path = find(first(command)?)?;
     let records = Folder::at(folder).create(&path, command)?;
     let fd = keep(&records)?;
-    let recorder = Recorder::new(fd.as_raw_fd(), Way::Record);
+    let group = group()?;
+    let recorder = Recorder::new(fd.as_raw_fd(), group.as_raw_fd(), Way::Record);
     execute(&path, command, env::vars_os(), Some(recorder))
 }
 
@@ -74,7 +76,9 @@ pub fn replay(folder: &Path, until: Option<u64>, live: bool) -> anyhow::Result<I
     env::set_current_dir(&about.folder)
         .with_context(|| format!("cannot go to {}, where it began", about.folder.display()))?;
     let fd = keep(&records)?;
-    let recorder = Recorder::new(fd.as_raw_fd(), Way::Replay { until, live });
+    let group = group()?;
+    let way = Way::Replay { until, live };
+    let recorder = Recorder::new(fd.as_raw_fd(), group.as_raw_fd(), way);
     let command: Vec<OsString> = about.command.into_iter().map(OsString::from).collect();
     let environment =
         about.environment.into_iter().map(|(name, value)| (name.into(), value.into()));
@@ -115,6 +119,15 @@ fn execute(
     let environment = environment.collect::<anyhow::Result<Vec<_>>>()?;
     execveat(&image, c"", &words, &environment, AtFlags::AT_EMPTY_PATH)
         .context("cannot execute the runtime")
+}
+
+/// The memory that the processes of a recording share.
+fn group() -> anyhow::Result<OwnedFd> {
+    let file = memfd_create(c"steadfast-group", MFdFlags::MFD_CLOEXEC)
+        .context("cannot make a file in memory for what processes share")?;
+    nix::unistd::ftruncate(&file, GROUP_LEN as i64)
+        .context("cannot make room for what processes share")?;
+    keep(&file)
 }
 
 /// The runtime in a file that executed programs inherit.

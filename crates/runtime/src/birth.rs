@@ -10,6 +10,7 @@
 
 use core::arch::global_asm;
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use linux_raw_sys::errno::E2BIG;
 use linux_raw_sys::general::*;
@@ -102,11 +103,29 @@ struct Wanted {
 const THREADS: u64 = (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD) as u64;
 const TIDS: u64 = (CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) as u64;
 const TURNS: u64 = THREADS | TIDS | (CLONE_SYSVSEM | CLONE_SETTLS | CLONE_DETACHED) as u64;
+/// And what a process may be made with.
+const PROCESS: u64 = 0xff | TIDS | CLEAR_SIGHAND | CLONE_SETTLS as u64;
+const CHILD_OF_VFORK: u64 = 0xff | CLEAR_SIGHAND | VM | VFORK;
 
-/// Whether such a call makes a thread that can take turns with others.
-pub fn makes_thread(name: Sysno, args: Args) -> bool {
-    Wanted::new(name, args)
-        .is_ok_and(|wanted| wanted.flags & THREADS == THREADS && wanted.flags & !TURNS == 0)
+/// What a call makes that can take turns with its maker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Makes {
+    /// A thread of the process.
+    Thread,
+    /// A process: with a copy of the memory, or (`vfork`) until it has memory of its own.
+    Process,
+    /// Something else.
+    Other,
+}
+
+/// What such a call makes.
+pub fn makes(name: Sysno, args: Args) -> Makes {
+    match Wanted::new(name, args) {
+        Ok(wanted) if wanted.is_thread() => Makes::Thread,
+        Ok(wanted) if wanted.flags & !PROCESS == 0 => Makes::Process,
+        Ok(wanted) if wanted.is_vfork() && wanted.flags & !CHILD_OF_VFORK == 0 => Makes::Process,
+        _ => Makes::Other,
+    }
 }
 
 /// Where a thread's number is to be written.
@@ -166,6 +185,27 @@ impl Wanted {
         Ok(Wanted { name: Sysno::clone3, args, clone3, flags, sp })
     }
 
+    fn is_thread(&self) -> bool {
+        self.flags & THREADS == THREADS && self.flags & !TURNS == 0
+    }
+
+    fn is_vfork(&self) -> bool {
+        self.flags & (VM | VFORK) == VM | VFORK
+    }
+
+    /// Has the kernel not wait for a child of `vfork`, but say when it is done with the memory.
+    fn wait_by_word(&mut self, word: &AtomicU32) {
+        let clear = u64::from(CLONE_CHILD_CLEARTID);
+        word.store(1, Relaxed);
+        self.flags &= !VFORK;
+        self.clone3[FLAGS] = (self.clone3[FLAGS] & !VFORK) | clear;
+        self.clone3[CHILD_TID] = word.as_ptr() as u64;
+        if self.name == Sysno::clone {
+            self.args[0] = (self.args[0] & !(VFORK as usize)) | clear as usize;
+            self.args[3] = word.as_ptr() as usize;
+        }
+    }
+
     /// Takes from the kernel what it would write to memory.
     fn take_tids(&mut self) -> Tids {
         let [parent, child] = match self.name {
@@ -198,6 +238,10 @@ impl Wanted {
 
     /// A process with a copy of the memory.
     fn copy(mut self, thread: &'static Thread, context: &mut Context) -> Result<usize, isize> {
+        let turns = match record::is_on() {
+            true => Some((record::admit(thread, true)?, self.take_tids())),
+            false => None,
+        };
         let held = (thread::still(), thread.process().still(), site::still());
         let name = self.name as usize;
         // SAFETY: parent and child go on here, each with its memory.
@@ -208,7 +252,6 @@ impl Wanted {
             let tid = unsafe { own!(gettid) }.unwrap_or(0);
             thread::only(Slot::of(thread), tid as i32);
             thread.clear_word.set(0);
-            record::ids::forget(thread);
             if self.sp != 0 {
                 context.registers.rsp = self.sp;
             }
@@ -216,6 +259,20 @@ impl Wanted {
                 forget_handlers(thread.process());
             }
             signal::own_calls();
+        }
+        match (turns, sys::checked(made)) {
+            (Some((newborn, tids)), Ok(0)) => {
+                let told = newborn.begins(thread);
+                thread.clear_word.set(tids.clear);
+                tell(tids.words[1], told);
+            }
+            (Some((newborn, tids)), Ok(pid)) => {
+                let told = newborn.is_made(pid as i32, true);
+                tell(tids.words[0], told);
+            }
+            (Some((newborn, _)), Err(_)) => newborn.dismiss(),
+            (None, Ok(0)) => record::ids::forget(thread),
+            (None, _) => {}
         }
         sys::checked(made)
     }
@@ -245,28 +302,29 @@ impl Wanted {
             }
             (child, at)
         };
-        let turns = record::is_on().then(|| self.take_tids());
-        if let Some(tids) = &turns {
-            record::admit(child).inspect_err(|_| slot.free())?;
-            child.clear_word.set(tids.clear);
-        }
+        let vforks = self.is_vfork();
+        let turns = self.takes_turns(thread, child).inspect_err(|_| slot.free())?;
         let (start, end) = (slot.stack().sp, at as usize);
         let name = self.name as usize;
         // SAFETY: the child begins in `born`, on its own stack, with its own context.
         let made = unsafe { steadfast_birth(name, self.on_stack(start, end), at, child.address()) };
-        if let Some(tids) = turns {
-            match sys::checked(made) {
-                Ok(tid) => {
-                    let tid = record::told(child, tid as u32);
-                    let words = tids.words.into_iter().filter(|&at| at != 0);
-                    // As the kernel, which does not say that it could not.
-                    words.for_each(|at| memory::write(at, &tid).unwrap_or(()));
-                }
-                Err(_) => record::dismiss(child),
+        let waits = turns.is_some() && vforks;
+        match (turns, sys::checked(made)) {
+            (Some((newborn, tids)), Ok(tid)) => {
+                let told = newborn.is_made(tid as i32, vforks);
+                child.told.set(if told == tid as i32 { 0 } else { told });
+                tids.words.into_iter().for_each(|at| tell(at, told));
             }
+            (Some((newborn, _)), Err(_)) => {
+                record::forget_table(child);
+                newborn.dismiss();
+            }
+            (None, _) => {}
         }
         match sys::checked(made) {
-            Ok(tid) if self.flags & VFORK == 0 => slot.belongs_to(tid as i32),
+            // It is waited for as soon as others may go on.
+            Ok(_) if waits => thread.vforked.set(Some(child)),
+            Ok(tid) if !vforks => slot.belongs_to(tid as i32),
             // It has memory of its own by now, or is no more.
             Ok(_) => {
                 exec::free_scratch(child);
@@ -276,6 +334,47 @@ impl Wanted {
         }
         sys::checked(made)
     }
+
+    /// Has the child take turns, if the program is recorded, or replayed.
+    fn takes_turns(
+        &mut self,
+        thread: &Thread,
+        child: &Thread,
+    ) -> Result<Option<(record::Newborn, Tids)>, isize> {
+        if !record::is_on() {
+            return Ok(None);
+        }
+        let vforks = self.is_vfork();
+        if vforks {
+            record::table_for_child(child)?;
+        }
+        let newborn = record::admit(thread, vforks).inspect_err(|_| record::forget_table(child))?;
+        newborn.sits(child);
+        let tids = self.take_tids();
+        child.clear_word.set(tids.clear);
+        if vforks {
+            self.wait_by_word(&child.shares);
+        }
+        Ok(Some((newborn, tids)))
+    }
+}
+
+/// Writes a thread's number, as the kernel, which does not say that it could not.
+fn tell(at: usize, tid: i32) {
+    if at != 0 {
+        memory::write(at, &tid.cast_unsigned()).unwrap_or(());
+    }
+}
+
+/// Waits until a child of `vfork` is done with the memory.
+pub fn wait_for(child: &Thread) {
+    while child.shares.load(Acquire) != 0 {
+        // SAFETY: waits for the word to change; coming back early is no harm.
+        let _woken = unsafe { own!(futex, child.shares.as_ptr(), FUTEX_WAIT, 1, 0) };
+    }
+    record::forget_table(child);
+    exec::free_scratch(child);
+    Slot::of(child).free();
 }
 
 /// A child that shares its parent's memory begins here.

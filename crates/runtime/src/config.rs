@@ -33,14 +33,12 @@ pub struct Config {
 pub struct Recorder {
     /// The file.
     pub fd: i32,
-    /// What it does with it.
+    /// What processes share: an empty file of [`crate::record::GROUP_LEN`] bytes to begin with.
+    pub group: i32,
+    /// The seat of the thread that has executed this program. 0: it is the first program.
+    pub seat: u16,
+    /// What is done with it.
     pub way: Way,
-    /// How many records other programs have written, or followed, that were executed in this process before.
-    pub count: u64,
-    /// And where in the file that was; 0: there was none, and the file begins.
-    pub at: u64,
-    /// And [`recording::Place::seed`].
-    pub seed: u64,
 }
 
 /// What is done with a recording.
@@ -59,8 +57,8 @@ pub enum Way {
 
 impl Recorder {
     /// Of a recording from its beginning.
-    pub const fn new(fd: i32, way: Way) -> Recorder {
-        Recorder { fd, way, count: 0, at: 0, seed: 0 }
+    pub const fn new(fd: i32, group: i32, way: Way) -> Recorder {
+        Recorder { fd, group, seat: 0, way }
     }
 }
 
@@ -84,7 +82,7 @@ impl Config {
                 write!(word, ",program={program}")?;
             }
             let Some(recorder) = &self.recorder else { return Ok(()) };
-            let Recorder { fd, way, count, at, seed } = recorder;
+            let Recorder { fd, group, seat, way } = recorder;
             match way {
                 Way::Record => write!(word, ",record={fd}")?,
                 Way::Replay { until, live } => {
@@ -97,10 +95,7 @@ impl Config {
                     }
                 }
             }
-            if *at > 0 {
-                write!(word, ",count={count:x},at={at:x},seed={seed:x}")?;
-            }
-            Ok(())
+            write!(word, ",group={group},seat={seat}")
         };
         write().expect("all numbers have room in a word");
         word
@@ -116,14 +111,13 @@ impl Config {
             match (name, &mut config.recorder) {
                 ("image", _) => config.image = number()?,
                 ("program", _) => config.program = Some(number()?),
-                ("record", none @ None) => *none = Some(Recorder::new(number()?, Way::Record)),
+                ("record", none @ None) => *none = Some(Recorder::new(number()?, -1, Way::Record)),
                 ("replay", none @ None) => {
                     let way = Way::Replay { until: None, live: false };
-                    *none = Some(Recorder::new(number()?, way));
+                    *none = Some(Recorder::new(number()?, -1, way));
                 }
-                ("count", Some(recorder)) => recorder.count = long()?,
-                ("at", Some(recorder)) => recorder.at = long()?,
-                ("seed", Some(recorder)) => recorder.seed = long()?,
+                ("group", Some(recorder)) => recorder.group = number()?,
+                ("seat", Some(recorder)) => recorder.seat = value.parse().ok()?,
                 (name, Some(Recorder { way: Way::Replay { until, live }, .. })) => match name {
                     "until" => *until = Some(long()?),
                     "live" if value == "1" => *live = true,
@@ -161,8 +155,8 @@ mod tests {
 
     #[test]
     fn what_is_told_is_what_is_heard() {
-        let of = |way| Recorder::new(i32::MAX, way);
-        let far = |way| Recorder { count: u64::MAX, at: u64::MAX, seed: u64::MAX, ..of(way) };
+        let of = |way| Recorder::new(i32::MAX, i32::MAX, way);
+        let far = |way| Recorder { seat: u16::MAX, ..of(way) };
         let until = Some(u64::MAX);
         let recorders = [
             None,

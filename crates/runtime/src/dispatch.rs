@@ -133,7 +133,11 @@ pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Co
         if let Some(told) = record::ids::answer(thread, name) {
             return Outcome::Value(told);
         } else if record::ids::takes(name) {
-            return record::ids::given(name, args, |args| made(number, args));
+            let Outcome::Value(result) = record::ids::given(name, args, |args| made(number, args))
+            else {
+                unreachable!("such calls return")
+            };
+            return Outcome::Value(record::ids::returned(name, result));
         }
     }
     let name = match Sysno::new(number) {

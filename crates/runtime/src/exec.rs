@@ -44,7 +44,7 @@ pub fn execve(
     envp: usize,
     flags: u32,
 ) -> isize {
-    let made = try_execve(thread, (dir, path, argv, envp, flags), record::heir());
+    let made = try_execve(thread, (dir, path, argv, envp, flags), record::heir(thread));
     free_scratch(thread);
     made.unwrap_or_else(|error| error)
 }

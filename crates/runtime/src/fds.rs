@@ -18,9 +18,10 @@ pub fn is_own(thread: &Thread, fd: usize) -> bool {
 }
 
 /// The image, the recording, and what is left of standard error.
-fn own(thread: &Thread) -> [Option<usize>; 3] {
+fn own(thread: &Thread) -> [Option<usize>; 4] {
     let image = usize::try_from(thread.process().image_fd.load(Relaxed)).ok();
-    [image, record::own_fd(), say::own_fd()]
+    let [recording, group] = record::own_fds();
+    [image, recording, group, say::own_fd()]
 }
 
 /// Moves the runtime's descriptor, if it is where the program wants to have one.
@@ -31,8 +32,8 @@ pub fn make_room(thread: &Thread, fd: usize) {
     // SAFETY: a further descriptor for the same file, above that number or else below it.
     let moved =
         unsafe { own!(fcntl, fd, F_DUPFD, fd + 1).or_else(|_| own!(fcntl, fd, F_DUPFD, 3)) };
-    if record::own_fd() == Some(fd) {
-        let _stays = moved.map(record::move_fd);
+    if record::own_fds().contains(&Some(fd)) {
+        let _stays = moved.map(|to| record::move_fd(fd, to));
     } else if say::own_fd() == Some(fd) {
         let _stays = moved.map(say::to);
     } else {

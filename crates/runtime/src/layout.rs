@@ -12,6 +12,12 @@ pub const OWN: Range<usize> = 0x3f00_0000_0000..0x3f01_0000_0000;
 /// Where the runtime's image is linked to (`crates/launch/build.rs` tells the linker).
 pub const IMAGE: usize = OWN.start;
 
+/// What the processes of a recording share: see [`crate::record`].
+pub const GROUP: Range<usize> = 0x3f00_2000_0000..0x3f00_2100_0000;
+
+/// For some threads what their descriptors are.
+pub const TABLES: Range<usize> = 0x3f00_2100_0000..0x3f00_2500_0000;
+
 /// A slot for each thread: see [`crate::thread`].
 pub const SLOTS: Range<usize> = 0x3f00_4000_0000..0x3f00_c000_0000;
 

@@ -12,7 +12,7 @@
 use core::cell::{Cell, UnsafeCell};
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use linux_raw_sys::errno::{EAGAIN, ESRCH};
 use linux_raw_sys::general::{
@@ -34,7 +34,7 @@ use crate::sys::error;
 const SLOT: usize = 128 << 10;
 
 /// Threads at a time, of a process and of children that share its memory.
-pub const MAX_SLOTS: usize = (SLOTS.end - SLOTS.start) / SLOT;
+const MAX_SLOTS: usize = (SLOTS.end - SLOTS.start) / SLOT;
 
 /// A thread of the program.
 #[repr(C)]
@@ -83,6 +83,12 @@ pub struct Thread {
     pub clear_word: Cell<usize>,
     /// What a replayed program is told to be its number. 0: what the kernel says.
     pub told: Cell<i32>,
+    /// Where it has noted what its descriptors are, if it has others than its process.
+    pub kinds: Cell<usize>,
+    /// Of a child of `vfork` while it is recorded: 0 as soon as it has memory of its own, or is no more.
+    pub shares: AtomicU32,
+    /// A child of `vfork`, for which it has yet to wait.
+    pub vforked: Cell<Option<&'static Thread>>,
     /// Memory of an `execve` that is under way, for whoever shares it to free.
     pub scratch: Cell<(usize, usize)>,
 }
@@ -173,6 +179,11 @@ impl Slot {
         Ok(())
     }
 
+    /// Which one it is.
+    pub fn number(self) -> usize {
+        self.0
+    }
+
     fn start(self) -> usize {
         SLOTS.start + self.0 * SLOT
     }
@@ -221,16 +232,6 @@ impl Slot {
     }
 }
 
-/// The number that the kernel has given to the thread that is told this one.
-pub fn real_tid(told: i32) -> Option<i32> {
-    let slots = (0..FRESH.load(Relaxed)).map(Slot);
-    let used = slots.map(|slot| (slot, OWNERS[slot.0].load(Acquire))).filter(|&(_, tid)| tid > 0);
-    // SAFETY: a slot that belongs to a thread has one in it.
-    used.filter(|(slot, _)| unsafe { (*slot.thread()).told.get() } == told)
-        .find(|&(slot, _)| !slot.is_free())
-        .map(|(_, tid)| tid)
-}
-
 /// In a child of `fork`: the other threads have stayed behind.
 pub fn only(slot: Slot, tid: i32) {
     for owner in &OWNERS[..FRESH.load(Relaxed)] {
@@ -270,6 +271,11 @@ impl Thread {
         unsafe {
             core::arch::asm!("wrgsbase {}", in(reg) self.address(), options(nostack, nomem));
         }
+    }
+
+    /// Whether it belongs to the process whose memory this is: it is no child of `vfork`.
+    pub fn has_process_alone(&self) -> bool {
+        ptr::eq(self.process(), &raw const crate::process::FIRST)
     }
 
     /// The process it belongs to.

@@ -310,8 +310,8 @@ table! {
     execveat (dirfd FD, path P, argv In(Strings), envp In(Strings), flags N) EXECUTE;
     exit (status N) EXECUTE;
     exit_group (status N) EXECUTE;
-    wait4 (pid N, wstatus Out(Bytes(4)), options N, rusage Out(Bytes(144))) EXECUTE;
-    waitid (idtype N, id N, infop Out(Bytes(128)), options N, rusage Out(Bytes(144))) EXECUTE;
+    wait4 (pid N, wstatus Out(Bytes(4)), options N, rusage Out(Bytes(144))) EMULATE;
+    waitid (idtype N, id N, infop Out(Bytes(128)), options N, rusage Out(Bytes(144))) EMULATE;
     pidfd_open (pid N, flags N) EXECUTE;
     pidfd_getfd (pidfd FD, targetfd FD, flags N) ENDS;
     set_tid_address (tidptr A) REPEAT;

@@ -37,9 +37,9 @@ fn a_thread_makes_no_calls() {
     let case = Case::guest("spins", Linked::Dynamically, &[]);
     let seen = case.record();
     assert_eq!((seen.status, seen.prints.as_str()), (Some(0), "flag: 1\n"), "{}", seen.says);
-    let ends = "the recording ends here: thread 1 makes no system calls";
+    let ends = "the recording ends here: thread 2 makes no system calls";
     assert!(seen.says.contains(ends), "{}", seen.says);
-    assert!(case.trace().lines().last().unwrap().contains("thread 1 makes no system calls"));
+    assert!(case.trace().lines().last().unwrap().contains("thread 2 makes no system calls"));
 }
 
 /// All that a program had written when it was killed is there.

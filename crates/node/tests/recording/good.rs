@@ -65,6 +65,14 @@ fn threads_at_every_step() {
     }
 }
 
+/// Processes that share memory, files, and pipes, wait for each other, are killed, and execute programs.
+#[test]
+fn processes_at_every_step() {
+    for _ in 0..4 {
+        both_ways_with_status("family", 4);
+    }
+}
+
 #[test]
 fn the_first_thread_need_not_be_the_last() {
     both_ways("leaders");

@@ -52,6 +52,9 @@ fn fcntl(args: &Args) -> Plan {
     const F_GETFL: usize = 3;
     const F_SETFL: usize = 4;
     const F_SETLK: usize = 6;
+    const F_SETOWN: usize = 8;
+    const F_GETOWN: usize = 9;
+    const F_SETSIG: usize = 10;
     const F_SETPIPE_SZ: usize = 1031;
     const F_GETPIPE_SZ: usize = 1032;
     const F_ADD_SEALS: usize = 1033;
@@ -61,7 +64,8 @@ fn fcntl(args: &Args) -> Plan {
         F_DUPFD | F_DUPFD_CLOEXEC | F_GETFD | F_SETFD | F_ADD_SEALS | F_GET_SEALS => EXECUTE,
         F_SETFL | F_SETPIPE_SZ => REPEAT,
         F_SETLK | F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => REPEAT,
-        F_GETFL | F_GETPIPE_SZ => EMULATE,
+        // Signals come from the record.
+        F_GETFL | F_GETPIPE_SZ | F_SETOWN | F_GETOWN | F_SETSIG => EMULATE,
         _ => ENDS,
     }
 }
@@ -70,6 +74,7 @@ fn ioctl(args: &Args) -> Plan {
     const FIOCLEX: u32 = 0x5451;
     const FIONCLEX: u32 = 0x5450;
     const FIONBIO: u32 = 0x5421;
+    const FIOASYNC: u32 = 0x5452;
     const FIONREAD: u32 = 0x541b;
     const TCGETS: u32 = 0x5401;
     const TCSETS: u32 = 0x5402;
@@ -85,7 +90,8 @@ fn ioctl(args: &Args) -> Plan {
         FIONREAD | TIOCGPGRP => written(4),
         TCGETS => written(36),
         TIOCGWINSZ => written(8),
-        TCSETS..=TCSETSF | TIOCSPGRP | TIOCNOTTY => EMULATE,
+        // Signals come from the record.
+        FIOASYNC | TCSETS..=TCSETSF | TIOCSPGRP | TIOCNOTTY => EMULATE,
         // Most ask whether something is a terminal, and it is none.
         _ => Plan { fails_with: &[ENOTTY], ..ENDS },
     }

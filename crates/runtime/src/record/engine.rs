@@ -3,15 +3,17 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::slice;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linux_raw_sys::general::{SIGSEGV, SIGSTOP};
 use recording::{Begin, End, Head, Place, Turn as Next};
 
+use super::group::{self, turns};
 use super::report::{self, Brief, SHOWN};
-use super::stream::Stream;
+use super::stream::{self, Stream};
 use super::timers::Timers;
-use super::turns::{Left, Taken, Turns};
-use super::{OVER, failed, ids, set_mode, tsc};
+use super::turns::{Left, Over, Taken};
+use super::{FAILED, ids, kinds, tsc};
 use crate::config::{Recorder, Way};
 use crate::errno::Errno;
 use crate::frame::SigInfo;
@@ -19,23 +21,10 @@ use crate::sigset::{SIGNALS, SigSet};
 use crate::thread::{Deferred, Thread};
 use crate::{own, say, signal, site};
 
-/// Seconds that threads wait for one that makes no calls.
-const PATIENCE: u64 = 5;
-
 /// So many calls a thread makes, one after the other, while others wait for its turn.
 const CALLS: u32 = 32;
 
-/// Whose turn it is.
-pub static TURNS: Turns = Turns::new(PATIENCE);
-
-struct Cell(UnsafeCell<Option<Engine>>);
-
-// SAFETY: used by whoever has the turn.
-unsafe impl Sync for Cell {}
-
-static ENGINE: Cell = Cell(UnsafeCell::new(None));
-
-/// A recording that is written, or followed.
+/// A recording that is written, or followed. Processes share it.
 pub struct Engine {
     stream: Stream,
     /// Records so far.
@@ -48,36 +37,107 @@ pub struct Engine {
     last: [Option<Head>; SHOWN],
     /// Whether it is written, or followed, and how far.
     way: Way,
-    /// Those of a replayed program.
-    pub timers: Timers,
-    /// What a replayed program is told to be the number of the thread that it makes.
+    /// What a replayed program is told to be the number of the thread, or process, that it makes.
     pub told: Option<i32>,
 }
 
-/// Makes the engine. The program has not begun.
-pub fn make(recorder: &Recorder, stream: Stream) {
-    let Recorder { way, count, .. } = *recorder;
-    let (last, timers) = ([None; SHOWN], Timers::new());
-    let engine = Engine { stream, count, unrecorded: 0, calls: 0, last, way, timers, told: None };
-    // SAFETY: nobody else is there.
-    unsafe { *ENGINE.0.get() = Some(engine) };
+/// Those of a replayed process.
+struct OwnTimers(UnsafeCell<Timers>);
+
+// SAFETY: used by whoever has the turn.
+unsafe impl Sync for OwnTimers {}
+
+static TIMERS: OwnTimers = OwnTimers(UnsafeCell::new(Timers::new()));
+
+/// Whether this process is about to end: its other threads wait for that, and for nothing else.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// The timers of this process. By whoever has the turn.
+#[allow(clippy::mut_from_ref)] // there is one who has the turn
+pub fn timers() -> &'static mut Timers {
+    // SAFETY: by the caller's word.
+    unsafe { &mut *TIMERS.0.get() }
+}
+
+/// Makes the engine. The first program has not begun.
+pub fn make(way: Way, stream: Stream) {
+    let last = [None; SHOWN];
+    group::put(Engine { stream, count: 0, unrecorded: 0, calls: 0, last, way, told: None });
+    turns().begin();
 }
 
 /// What the program that this one is about to execute goes on with. `None`: nothing is recorded. By whoever
 /// has the turn.
-pub fn heir() -> Option<Recorder> {
-    // SAFETY: by the caller's word.
-    let engine = unsafe { (*ENGINE.0.get()).as_ref() }?;
-    let Place { at, seed } = engine.stream.place();
-    let fd = super::own_fd()? as i32;
-    Some(Recorder { fd, way: engine.way, count: engine.count, at, seed })
+pub fn heir(thread: &Thread) -> Option<Recorder> {
+    if !super::is_on() {
+        return None;
+    }
+    let (fd, group) = (stream::own_fd()? as i32, group::own_fd()? as i32);
+    kinds::leave();
+    Some(Recorder { fd, group, seat: thread.seat.get(), way: group::engine().way })
 }
 
-/// What a replayed program is told to be the number of the thread that it has just made. By whoever has the
-/// turn.
-pub fn told() -> Option<i32> {
-    // SAFETY: by the caller's word.
-    unsafe { (*ENGINE.0.get()).as_mut() }.and_then(|engine| engine.told.take())
+/// Says why, and ends the replay: all its processes.
+pub fn quit(status: i32, why: fmt::Arguments) -> ! {
+    if group::own_fd().is_some() {
+        say::line(why);
+        turns().end(if status == 0 { Over::End } else { Over::Fail });
+        end_as_all();
+    }
+    say::die(status, why)
+}
+
+/// A replay that cannot go on.
+pub fn failed(why: fmt::Arguments) -> ! {
+    quit(FAILED, why)
+}
+
+/// Ends the process, if all end.
+fn end_as_all() {
+    let status = match turns().over() {
+        None | Some(Over::GoOn | Over::Stuck) => return,
+        Some(Over::End) => 0,
+        Some(Over::Fail) => FAILED,
+    };
+    exit(status)
+}
+
+/// Ends the process.
+pub fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: ends the process.
+        let _ended = unsafe { own!(exit_group, status) };
+    }
+}
+
+/// A thread finds out that nothing is recorded, or replayed, any more: neither is its process.
+fn hears(thread: &Thread) {
+    end_as_all();
+    let replayed = super::is_replaying();
+    if !super::ends() {
+        // Another one has found out before.
+        return;
+    }
+    if replayed {
+        // A replayed program's handlers and timers become real. Its connections are at their end, and it
+        // finds out.
+        ids::go_on();
+        for number in 1..=SIGNALS {
+            let _told = signal::tell_about(number, &thread.process().action(number));
+        }
+        if !timers().start() {
+            say::line(format_args!("it has more timers than could be started again"));
+        }
+    } else {
+        let action = thread.process().action(SIGSEGV);
+        let _as_before = signal::tell_about(SIGSEGV, &action);
+        // The thread that is stuck may have put off a signal, which its next call has to find.
+        site::enter(turns().over() == Some(Over::Stuck));
+    }
+    stream::close();
+    group::leave();
+    say::as_the_program();
+    tsc::allow(true);
 }
 
 /// The calling thread has the turn, and is in the runtime: what is recorded is its to write, or to follow.
@@ -89,7 +149,7 @@ pub struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.is_over() {
-            TURNS.exit();
+            turns().exit();
         }
     }
 }
@@ -97,7 +157,14 @@ impl Drop for Turn {
 impl Turn {
     /// Of a thread that comes from the program. `None`: nothing is recorded any more.
     pub fn enter(thread: &'static Thread) -> Option<Turn> {
-        (super::is_on() && TURNS.enter()).then_some(Turn { thread, is_over: false })
+        if !super::is_on() {
+            return None;
+        }
+        if turns().enter() {
+            return Some(Turn { thread, is_over: false });
+        }
+        hears(thread);
+        None
     }
 
     /// Of a thread that is in the runtime already.
@@ -107,13 +174,13 @@ impl Turn {
 
     /// Of a thread that is about to begin, once it is its turn.
     pub fn first(thread: &'static Thread) -> Option<Turn> {
-        let mut turn = Turn { thread, is_over: false };
+        let mut turn = Turn::held(thread);
         if super::is_recording() {
             turn.take();
         } else {
-            turn.is_over = !TURNS.wait(thread.seat.get());
+            turn.waits();
         }
-        (!turn.is_over).then_some(turn)
+        (!turn.is_over()).then_some(turn)
     }
 
     /// Whether nothing is recorded any more.
@@ -123,17 +190,25 @@ impl Turn {
 
     /// What only one thread at a time has.
     pub fn engine(&mut self) -> &mut Engine {
-        assert!(!self.is_over, "nothing is recorded any more");
-        // SAFETY: this thread has the turn.
-        unsafe { (*ENGINE.0.get()).as_mut() }.expect("it is recorded, or replayed")
+        assert!(!self.is_over(), "nothing is recorded any more");
+        group::engine()
     }
 
     /// Makes a call that may wait: other threads go on meanwhile.
     pub fn apart<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        if !TURNS.are_shared() {
+        self.apart_at(Left::Before, call)
+    }
+
+    /// Has other threads go on behind a record, until `wait` is over.
+    pub fn behind<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        self.apart_at(Left::Behind, wait)
+    }
+
+    fn apart_at<T>(&mut self, left: Left, call: impl FnOnce() -> T) -> T {
+        if !turns().are_shared() || self.is_over() {
             return call();
         }
-        TURNS.leave(self.thread.seat.get(), Left::Before);
+        turns().leave(self.thread.seat.get(), left);
         let came = call();
         self.take();
         came
@@ -141,8 +216,11 @@ impl Turn {
 
     /// Makes a call that no other thread may see half done.
     pub fn during<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        let (came, has_it) = TURNS.during(call);
-        self.is_over |= !has_it;
+        let (came, has_it) = turns().during(call);
+        if !has_it {
+            self.is_over = true;
+            hears(self.thread);
+        }
         came
     }
 
@@ -150,8 +228,8 @@ impl Turn {
     pub fn yields(&mut self, wanted: bool) {
         let engine = self.engine();
         engine.calls += 1;
-        if (wanted || engine.calls >= CALLS) && TURNS.are_awaited() {
-            TURNS.leave(self.thread.seat.get(), Left::Behind);
+        if (wanted || engine.calls >= CALLS) && turns().are_awaited() {
+            turns().leave(self.thread.seat.get(), Left::Behind);
             self.take();
         }
     }
@@ -159,50 +237,93 @@ impl Turn {
     /// The thread ends. Others go on.
     pub fn leave_for_ever(mut self) {
         let seat = self.thread.seat.get();
-        TURNS.dismiss(seat);
-        TURNS.leave(seat, Left::Behind);
+        // While it has the turn: who is made next gets this seat, here as in a replay.
+        turns().dismiss(seat);
+        turns().leave(seat, Left::Behind);
         self.is_over = true;
+    }
+
+    /// The process ends. Others go on, once it has.
+    pub fn leave_with_all(mut self) {
+        self.ends_with_all();
+        turns().leave(self.thread.seat.get(), Left::Behind);
+        self.is_over = true;
+    }
+
+    fn ends_with_all(&mut self) {
+        // A child of `vfork` has no other threads, and what it writes here its parent sees.
+        ENDS.store(self.thread.has_process_alone(), Relaxed);
+        turns().dismiss_process(self.thread.seat.get());
     }
 
     fn take(&mut self) {
         let thread = self.thread.seat.get();
-        match TURNS.take(thread) {
+        while ENDS.load(Relaxed) {
+            // SAFETY: waits for the end of the process.
+            let _waited = unsafe { own!(pause) };
+        }
+        match turns().take(thread) {
             Taken::Again => {}
             Taken::From(left) => {
                 self.engine().calls = 0;
                 self.append(&Head::Turn(Next { thread, behind: left == Left::Behind }), 0, |_| {});
             }
-            Taken::Away(thread) => {
-                self.end(End::Stuck { thread });
-                // It may have put off a signal, which its next call has to find.
-                site::enter(true);
+            Taken::Away(thread) => self.end(End::Stuck { thread }),
+            Taken::Over => {
+                self.is_over = true;
+                hears(self.thread);
             }
-            Taken::Over => self.is_over = true,
         }
     }
 
     /// Replayed: gives the turn to whom the record says, at a call or behind it, and waits to get it back.
     pub fn gives_way(&mut self, behind: bool) {
-        while TURNS.are_shared() && !self.is_over() && self.passes(behind) {
-            self.is_over = !TURNS.wait(self.thread.seat.get());
+        while turns().are_shared() && !self.is_over() && self.passes(behind) {
+            self.waits();
+        }
+    }
+
+    fn waits(&mut self) {
+        if !turns().wait(self.thread.seat.get()) {
+            self.is_over = true;
+            hears(self.thread);
         }
     }
 
     /// Replayed: the thread ends where it ended. Others go on.
     pub fn passes_for_ever(mut self) {
-        TURNS.dismiss(self.thread.seat.get());
-        let others = TURNS.threads();
+        turns().dismiss(self.thread.seat.get());
+        self.must_pass();
+    }
+
+    /// Replayed: the process ends where it ended. Others go on, once it has.
+    pub fn passes_with_all(mut self) {
+        self.ends_with_all();
+        self.must_pass();
+    }
+
+    /// Replayed: the same, where somebody else has gone on for certain, unless the recording ends there.
+    pub fn must_give_way(&mut self) {
+        self.must_pass();
+        // It has been given away, and is not over.
+        if super::is_on() {
+            self.is_over = false;
+            self.waits();
+        }
+    }
+
+    fn must_pass(&mut self) {
         if self.passes(true) {
             self.is_over = true;
-        } else if others > 0 {
-            match self.engine().peek() {
-                None | Some((Head::End(_), ..)) => self.stop(),
-                Some((other, ..)) => failed(format_args!(
-                    "the replay is not what was recorded, behind {}.\n  a thread has ended\n  {}",
-                    self.engine(),
-                    report::Difference::Other(other)
-                )),
-            }
+            return;
+        }
+        match self.engine().peek() {
+            None | Some((Head::End(_), ..)) => self.stop(),
+            Some((other, ..)) => failed(format_args!(
+                "the replay is not what was recorded, behind {}.\n  another thread goes on\n  {}",
+                self.engine(),
+                report::Difference::Other(other)
+            )),
         }
     }
 
@@ -211,7 +332,7 @@ impl Turn {
         match engine.peek() {
             Some((head @ Head::Turn(next), _, place)) if next.behind == behind => {
                 engine.go_on(head, place);
-                if !TURNS.pass(next.thread) {
+                if !turns().pass(next.thread) {
                     failed(format_args!(
                         "the replay is not what was recorded, behind {engine}.\n  there is no such thread"
                     ));
@@ -235,10 +356,10 @@ impl Turn {
     pub fn end(&mut self, how: End) {
         self.write_end(how);
         say::line(format_args!("the recording ends here: {}", Brief(Head::End(how))));
-        self.is_over = true;
-        stop();
-        let action = self.thread.process().action(SIGSEGV);
-        let _as_before = signal::tell_about(SIGSEGV, &action);
+        self.goes_on(match how {
+            End::Stuck { .. } => Over::Stuck,
+            _ => Over::GoOn,
+        });
     }
 
     /// The program ends itself: nobody else goes on.
@@ -249,7 +370,7 @@ impl Turn {
     fn write_end(&mut self, how: End) {
         let engine = self.engine();
         let _written = engine.stream.append(&Head::End(how), 0, |_| {});
-        engine.stream.close();
+        engine.stream.cut();
     }
 
     /// Replayed: there is nothing more. The program ends, or goes on for real.
@@ -262,7 +383,7 @@ impl Turn {
         };
         let say = |what: fmt::Arguments| match live {
             true => say::line(format_args!("{what}; the program goes on")),
-            false => say::die(0, what),
+            false => quit(0, what),
         };
         match end {
             Some(end) => {
@@ -272,36 +393,15 @@ impl Turn {
                 "replayed {count} records; there are no more: the program was killed, or still runs"
             )),
         }
-        self.go_on_for_real();
+        self.goes_on(Over::GoOn);
     }
 
-    /// A replayed program's handlers and timers become real. Its connections are at their end, and it finds
-    /// out.
-    fn go_on_for_real(&mut self) {
-        let started = self.engine().timers.start();
-        self.engine().stream.close();
+    /// Nothing is recorded, or replayed, any more. All threads of all processes go on.
+    fn goes_on(&mut self, how: Over) {
         self.is_over = true;
-        set_mode(OVER);
-        ids::go_on();
-        let process = self.thread.process();
-        for number in 1..=SIGNALS {
-            let _told = signal::tell_about(number, &process.action(number));
-        }
-        stop();
-        if !started {
-            say::line(format_args!("it has more timers than could be started again"));
-        }
+        turns().end(how);
+        hears(self.thread);
     }
-}
-
-/// Nothing is recorded, or replayed, any more. All threads go on.
-fn stop() {
-    set_mode(OVER);
-    // SAFETY: this thread has the turn, and nobody has it behind this.
-    unsafe { *ENGINE.0.get() = None };
-    say::as_the_program();
-    tsc::allow(true);
-    TURNS.end();
 }
 
 impl Engine {
@@ -384,7 +484,7 @@ impl Engine {
 
     /// The program ends where it ended.
     pub fn finish(&self, status: i32) -> ! {
-        say::die(
+        quit(
             0,
             format_args!("replayed {} records, to where it ended with status {status}", self.count),
         )

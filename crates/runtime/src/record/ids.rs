@@ -1,27 +1,34 @@
 //! Numbers of processes and threads. A replayed program is told the recorded ones; the kernel has others. What
 //! the program says to the kernel is translated, as is what it asks for once it goes on for real.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use systable::Sysno;
 
+use super::group::turns;
+use super::turns::Ids;
 use crate::sys::{Args, checked};
-use crate::thread::{self, Thread};
+use crate::thread::Thread;
 use crate::{memory, own, site};
 
 /// What the process was told to be its number. 0: what the kernel says.
-static TOLD: AtomicU32 = AtomicU32::new(0);
+static TOLD: AtomicI32 = AtomicI32::new(0);
 
 /// Calls that are asked about the caller.
-const ASKED: [Sysno; 3] = [Sysno::getpid, Sysno::gettid, Sysno::set_tid_address];
+const ASKED: [Sysno; 4] = [Sysno::getpid, Sysno::gettid, Sysno::set_tid_address, Sysno::getppid];
 
 /// Calls that are given such numbers.
-const GIVEN: [Sysno; 20] = [
+const GIVEN: [Sysno; 25] = [
     Sysno::kill,
     Sysno::tkill,
     Sysno::tgkill,
     Sysno::rt_sigqueueinfo,
     Sysno::rt_tgsigqueueinfo,
+    Sysno::wait4,
+    Sysno::waitid,
+    Sysno::setpgid,
+    Sysno::getpgid,
+    Sysno::getsid,
     Sysno::pidfd_open,
     Sysno::timer_create,
     Sysno::prlimit64,
@@ -39,9 +46,37 @@ const GIVEN: [Sysno; 20] = [
     Sysno::sched_rr_get_interval,
 ];
 
-/// The process is told this number.
-pub fn begin(pid: u32) {
-    TOLD.store(pid, Relaxed);
+/// A program begins: its first thread has these numbers.
+pub fn sits(thread: &Thread, tid: i32, pid: i32, told: Option<Ids>) {
+    seats(thread.seat.get(), tid, pid, told);
+    thread.told.set(told.map_or(0, |ids| ids.thread));
+    TOLD.store(told.map_or(0, |ids| ids.process), Relaxed);
+}
+
+/// Who sits there.
+pub fn seats(seat: u16, tid: i32, pid: i32, told: Option<Ids>) {
+    let real = Ids { thread: tid, process: pid };
+    turns().set_ids(seat, real, told.unwrap_or(real));
+}
+
+/// A process begins as a copy of another one.
+pub fn begins(thread: &Thread, told: Option<i32>) {
+    thread.told.set(told.unwrap_or(0));
+    TOLD.store(told.unwrap_or(0), Relaxed);
+}
+
+/// This process, as the program is told.
+pub fn told_process() -> i32 {
+    match TOLD.load(Relaxed) {
+        0 => own_process(),
+        told => told,
+    }
+}
+
+/// This process.
+pub fn own_process() -> i32 {
+    // SAFETY: changes nothing.
+    unsafe { own!(getpid) }.unwrap_or(0) as i32
 }
 
 /// A replayed program goes on for real: such calls come to [`answer`] and [`given`].
@@ -51,7 +86,7 @@ pub fn go_on() {
     }
 }
 
-/// A child of the program has a number of its own.
+/// A child of a program that goes on for real has a number of its own.
 pub fn forget(thread: &Thread) {
     TOLD.store(0, Relaxed);
     thread.told.set(0);
@@ -60,11 +95,16 @@ pub fn forget(thread: &Thread) {
 /// What a program that goes on for real is told about itself.
 pub fn answer(thread: &Thread, name: Sysno) -> Option<isize> {
     let told = match name {
-        Sysno::getpid => TOLD.load(Relaxed) as isize,
-        Sysno::gettid | Sysno::set_tid_address => thread.told.get() as isize,
+        Sysno::getpid => TOLD.load(Relaxed),
+        Sysno::gettid | Sysno::set_tid_address => thread.told.get(),
+        Sysno::getppid if TOLD.load(Relaxed) != 0 => {
+            // SAFETY: changes nothing.
+            let parent = unsafe { own!(getppid) }.unwrap_or(0) as i32;
+            turns().told(parent).unwrap_or(0)
+        }
         _ => 0,
     };
-    (told != 0).then_some(told)
+    (told != 0).then_some(told as isize)
 }
 
 /// Whether a call is given such numbers that are to be translated.
@@ -79,16 +119,21 @@ pub fn given<T>(name: Sysno, mut args: Args, make: impl FnOnce(&Args) -> T) -> T
     const NOTIFY: usize = 12;
     const SIGEV_THREAD_ID: u32 = 4;
     const PRIO_PROCESS: usize = 0;
+    const P_PID: usize = 1;
     if !takes(name) {
         return make(&args);
     }
     match name {
         Sysno::tgkill | Sysno::rt_tgsigqueueinfo => {
-            (args[0], args[1]) = (process(args[0]), real(args[1]));
+            (args[0], args[1]) = (process(args[0]), thread(args[1]));
         }
-        Sysno::kill | Sysno::rt_sigqueueinfo => args[0] = process(args[0]),
+        Sysno::kill | Sysno::wait4 | Sysno::rt_sigqueueinfo => args[0] = process(args[0]),
+        Sysno::setpgid => (args[0], args[1]) = (process(args[0]), process(args[1])),
+        Sysno::getpgid | Sysno::getsid => args[0] = process(args[0]),
+        Sysno::waitid if args[0] == P_PID => args[1] = process(args[1]),
+        Sysno::waitid => {}
         Sysno::getpriority | Sysno::setpriority if args[0] == PRIO_PROCESS => {
-            args[1] = real(args[1]);
+            args[1] = thread(args[1]);
         }
         Sysno::getpriority | Sysno::setpriority => {}
         Sysno::timer_create => {
@@ -96,29 +141,40 @@ pub fn given<T>(name: Sysno, mut args: Args, make: impl FnOnce(&Args) -> T) -> T
             let is_given = at != 0 && memory::read::<u32>(at + NOTIFY) == Ok(SIGEV_THREAD_ID);
             if is_given && let Ok(told) = memory::read::<u32>(at + THREAD) {
                 // Nobody else looks meanwhile, but for the kernel.
-                let _there = memory::write(at + THREAD, &(real(told as usize) as u32));
+                let _there = memory::write(at + THREAD, &(thread(told as usize) as u32));
                 let made = make(&args);
                 let _back = memory::write(at + THREAD, &told);
                 return made;
             }
         }
-        _ => args[0] = real(args[0]),
+        _ => args[0] = thread(args[0]),
     }
     make(&args)
 }
 
-/// The number of the process, or of another one.
-fn process(told: usize) -> usize {
-    if told as u32 != TOLD.load(Relaxed) {
-        return told;
+/// What a program that goes on for real is told of a process that a call has returned.
+pub fn returned(name: Sysno, result: isize) -> isize {
+    match name {
+        Sysno::wait4 if result > 0 => {
+            turns().told(result as i32).map_or(result, |told| told as isize)
+        }
+        _ => result,
     }
-    // SAFETY: changes nothing.
-    unsafe { own!(getpid) }.unwrap_or(told)
 }
 
-/// The number of a thread of this process, or of something else.
-fn real(told: usize) -> usize {
-    let is_one = checked(told.cast_signed()).is_ok() && told != 0;
-    let real = if is_one { thread::real_tid(told as i32) } else { None };
-    real.map_or(told, |tid| tid as usize)
+/// The number of a process, or of a group of them, negative.
+fn process(told: usize) -> usize {
+    let number = told as i32;
+    if number == 0 || checked(told.cast_signed()).is_err() && number == -1 {
+        return told;
+    }
+    let real = turns().real(Ids { thread: 0, process: number.abs() });
+    real.map_or(told, |ids| (ids.process * number.signum()) as isize as usize)
+}
+
+/// The number of a thread.
+fn thread(told: usize) -> usize {
+    let number = told as i32;
+    let real = if number > 0 { turns().real(Ids { thread: number, process: 0 }) } else { None };
+    real.map_or(told, |ids| ids.thread as usize)
 }

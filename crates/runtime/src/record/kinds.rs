@@ -2,10 +2,16 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use linux_raw_sys::general::{AT_EMPTY_PATH, AT_FDCWD};
+use linux_raw_sys::general::{
+    AT_EMPTY_PATH, AT_FDCWD, F_GETPIPE_SZ, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE,
+};
+use linux_raw_sys::general::{PROT_READ, PROT_WRITE};
 use systable::Sysno;
 
+use super::group;
+use crate::layout::TABLES;
 use crate::sys::Args;
+use crate::thread::{Slot, Thread};
 use crate::{memory, own};
 
 /// Descriptors with higher numbers are not followed: a recording ends with the first.
@@ -27,11 +33,70 @@ pub enum Kind {
     Connection,
 }
 
-static KINDS: [AtomicU8; MOST] = [const { AtomicU8::new(Kind::World as u8) }; MOST];
+/// For each descriptor.
+type Table = [AtomicU8; MOST];
+
+static KINDS: Table = [const { AtomicU8::new(Kind::World as u8) }; MOST];
+
+/// That of the calling thread: of its process, or its own (a child of `vfork`, which has descriptors of its
+/// own in its parent's memory).
+fn table() -> &'static Table {
+    match Thread::current().kinds.get() {
+        0 => &KINDS,
+        // SAFETY: see `table_for_child`.
+        at => unsafe { &*(at as *const Table) },
+    }
+}
+
+fn copy(from: &Table, to: &Table) {
+    for (from, to) in from.iter().zip(to) {
+        let kind = from.load(Relaxed);
+        // Most pages of it are never touched.
+        if to.load(Relaxed) != kind {
+            to.store(kind, Relaxed);
+        }
+    }
+}
+
+/// Leaves it to the program that this process is about to execute. By whoever has the turn.
+pub fn leave() {
+    copy(table(), group::kinds());
+}
+
+/// Takes over what the program in front of this one has left. By whoever has the turn.
+pub fn inherit() {
+    copy(group::kinds(), &KINDS);
+}
+
+/// Gives a child that shares its parent's memory, but not its descriptors, a table of its own.
+///
+/// # Errors
+/// There is no memory.
+pub fn table_for_child(child: &Thread) -> Result<(), isize> {
+    let (access, flags) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    let room = (TABLES.end - TABLES.start) / size_of::<Table>();
+    let at = TABLES.start + Slot::of(child).number() % room * size_of::<Table>();
+    let flags = flags | MAP_FIXED_NOREPLACE;
+    // SAFETY: the runtime's own memory, where nothing is.
+    unsafe { own!(mmap, at, size_of::<Table>(), access, flags, usize::MAX, 0)? };
+    // SAFETY: zeros are a table, and nobody else has it.
+    copy(table(), unsafe { &*(at as *const Table) });
+    child.kinds.set(at);
+    Ok(())
+}
+
+/// Takes it away: the child has memory of its own by now, or is no more.
+pub fn forget_table(child: &Thread) {
+    let at = child.kinds.take();
+    if at != 0 {
+        // SAFETY: nobody uses it any more.
+        let _freed = unsafe { own!(munmap, at, size_of::<Table>()) };
+    }
+}
 
 /// What a descriptor is.
 pub fn of(fd: usize) -> Kind {
-    let kind = KINDS.get(fd as u32 as usize).map_or(0, |kind| kind.load(Relaxed));
+    let kind = table().get(fd as u32 as usize).map_or(0, |kind| kind.load(Relaxed));
     let all = [Kind::World, Kind::File, Kind::Inside, Kind::Socket, Kind::Connection];
     all[usize::from(kind)]
 }
@@ -42,7 +107,7 @@ pub fn is_inside(fd: usize) -> bool {
 }
 
 fn set(fd: usize, kind: Kind) {
-    if let Some(known) = KINDS.get(fd) {
+    if let Some(known) = table().get(fd) {
         known.store(kind as u8, Relaxed);
     }
 }
@@ -119,6 +184,14 @@ pub fn follow(name: Sysno, args: &Args, result: usize) -> bool {
         dup | dup2 | dup3 => of(args[0]),
         fcntl if super::command::is_dup(args[1]) => of(args[0]),
         pipe | pipe2 | socketpair => return both(makes_two(name, args).unwrap_or_default()),
+        recvmsg if is_inside(args[0]) => {
+            let mut fits = true;
+            super::pieces::descriptors(args[1], |fd| {
+                set(fd as usize, of_sent(fd as usize));
+                fits &= (fd as usize) < MOST;
+            });
+            return fits;
+        }
         close => {
             set(args[0] as u32 as usize, Kind::World);
             return true;
@@ -137,6 +210,24 @@ fn both(at: usize) -> bool {
         set(fd as usize, Kind::Inside);
         (fd as usize) < MOST
     })
+}
+
+/// Of something that another process has sent.
+fn of_sent(fd: usize) -> Kind {
+    const SOL_SOCKET: usize = 1;
+    const SO_DOMAIN: usize = 39;
+    const AF_UNIX: u32 = 1;
+    let (mut domain, mut len) = (0u32, 4u32);
+    // SAFETY: asks, and changes nothing.
+    let asked =
+        unsafe { own!(getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &raw mut domain, &raw mut len) };
+    match asked {
+        Ok(_) if domain == AF_UNIX => Kind::Inside,
+        Ok(_) => Kind::Connection,
+        // SAFETY: as above.
+        Err(_) if unsafe { own!(fcntl, fd, F_GETPIPE_SZ) }.is_ok() => Kind::Inside,
+        Err(_) => of_path(fd),
+    }
 }
 
 /// Of something that was opened by its path.

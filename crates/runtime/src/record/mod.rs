@@ -16,8 +16,10 @@
 mod command;
 mod engine;
 pub mod entry;
+mod group;
 pub mod ids;
 mod kinds;
+mod long;
 mod pieces;
 pub mod report;
 mod stream;
@@ -27,13 +29,12 @@ mod turns;
 mod waits;
 mod walk;
 
-use core::fmt;
 use core::slice;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use linux_raw_sys::errno::EAGAIN;
 use linux_raw_sys::general::{F_DUPFD_CLOEXEC, SIGSEGV};
-use recording::{Begin, End, Hasher, Head, Place, Signal};
+use recording::{Begin, End, Hasher, Head, Signal};
 use systable::Sysno;
 
 use crate::config::{Recorder, Way};
@@ -44,12 +45,15 @@ use crate::sys::{Args, error};
 use crate::thread::{Deferred, Thread};
 use crate::{own, say, signal, site};
 
-use engine::{TURNS, Turn};
+use engine::{Turn, failed};
+use group::turns;
 use report::{Difference, Where};
 use stream::Stream;
+use turns::Ids;
 
 pub use engine::heir;
-pub use stream::{move_fd, own_fd};
+pub use group::LEN as GROUP_LEN;
+pub use kinds::{forget_table, table_for_child};
 
 const OFF: u8 = 0;
 const RECORD: u8 = 1;
@@ -79,6 +83,33 @@ fn set_mode(mode: u8) {
 
 fn is_recording() -> bool {
     MODE.load(Relaxed) == RECORD
+}
+
+fn is_replaying() -> bool {
+    MODE.load(Relaxed) == REPLAY
+}
+
+/// Nothing is recorded, or replayed, any more in this process. Whether something was.
+fn ends() -> bool {
+    let ends = is_on() && MODE.swap(OVER, Relaxed) != OVER;
+    if ends {
+        site::enter(false);
+    }
+    ends
+}
+
+/// The descriptors that are the recording's.
+pub fn own_fds() -> [Option<usize>; 2] {
+    [stream::own_fd(), group::own_fd()]
+}
+
+/// One of them has another number from now on.
+pub fn move_fd(from: usize, to: usize) {
+    if stream::own_fd() == Some(from) {
+        stream::move_fd(to);
+    } else if group::own_fd() == Some(from) {
+        group::move_fd(to);
+    }
 }
 
 /// Whether the program is recorded, or replayed.
@@ -116,28 +147,37 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
     let (random, pid) = unsafe { (beginning.random.read(), own!(getpid).unwrap_or(0) as u32) };
     let stack = beginning.stack as u64;
     let begin = Begin { random, stack, code: code.hash(), pid };
-    let Recorder { fd, way, at, seed, .. } = recorder;
+    let Recorder { fd, group, seat, way } = recorder;
     let (fd, writes) = (fd as usize, way == Way::Record);
-    let stream = match at {
-        0 if writes => Stream::create(fd).map(Ok),
-        0 => Stream::open(fd),
-        at => Stream::resume(fd, Place { at, seed }, writes).map(Ok),
-    };
-    let stream = match stream {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(damage)) => failed(format_args!("cannot replay: {}", report::damage(damage))),
-        Err(why) => failed(format_args!("cannot use the file of the recording: {}", Errno(why))),
-    };
-    thread.seat.set(turns::FIRST);
-    engine::make(&recorder, stream);
+    if let Err(why) = group::join(group as usize) {
+        say::die(FAILED, format_args!("cannot map what processes share: {}", Errno(why)));
+    }
+    if seat == 0 {
+        let stream = if writes { Stream::create(fd).map(Ok) } else { Stream::open(fd) };
+        let stream = match stream {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(damage)) => failed(format_args!("cannot replay: {}", report::damage(damage))),
+            Err(why) => {
+                failed(format_args!("cannot use the file of the recording: {}", Errno(why)))
+            }
+        };
+        thread.seat.set(turns::FIRST);
+        engine::make(way, stream);
+    } else {
+        thread.seat.set(seat);
+        stream::move_fd(fd);
+        kinds::inherit();
+        turns().dismiss_others(seat);
+    }
     set_mode(if writes { RECORD } else { REPLAY });
     let mut turn = Turn::held(thread);
     if writes {
         turn.append(&Head::Begin(begin), 0, |_| {});
+        ids::sits(thread, pid as i32, pid as i32, None);
     } else {
         let recorded = turn.engine().check_beginning(&begin);
-        thread.told.set(recorded.pid as i32);
-        ids::begin(recorded.pid);
+        let told = recorded.pid as i32;
+        ids::sits(thread, pid as i32, pid as i32, Some(Ids { thread: told, process: told }));
         // SAFETY: where the kernel has put others.
         unsafe { beginning.random.write(recorded.random) };
     }
@@ -153,10 +193,6 @@ fn keep_voice(above: usize) {
     }
 }
 
-fn failed(why: fmt::Arguments) -> ! {
-    say::die(FAILED, why)
-}
-
 /// A system call of a program that is, or was, recorded or replayed.
 pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
     match Turn::enter(thread) {
@@ -165,25 +201,53 @@ pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Co
     }
 }
 
-/// A thread is about to be made, which takes turns with the others.
+/// A thread, or a process, that is about to be made.
+pub struct Newborn {
+    seat: u16,
+    told: Option<i32>,
+}
+
+/// A thread is about to be made, or a process, which takes turns with the others.
 ///
 /// # Errors
 /// `EAGAIN`: there are too many.
-pub fn admit(child: &Thread) -> Result<(), isize> {
-    child.seat.set(TURNS.admit().ok_or(error(EAGAIN))?);
-    Ok(())
+pub fn admit(thread: &Thread, is_process: bool) -> Result<Newborn, isize> {
+    let seat = turns().admit(thread.seat.get(), is_process).ok_or(error(EAGAIN))?;
+    Ok(Newborn { seat, told: group::engine().told.take() })
 }
 
-/// It was not made.
-pub fn dismiss(child: &Thread) {
-    TURNS.dismiss(child.seat.get());
-}
+impl Newborn {
+    /// It is this one.
+    pub fn sits(&self, child: &Thread) {
+        child.seat.set(self.seat);
+    }
 
-/// It was made, with this number: the one that the program is told.
-pub fn told(child: &Thread, tid: u32) -> u32 {
-    let told = engine::told();
-    child.told.set(told.unwrap_or(0));
-    told.map_or(tid, i32::cast_unsigned)
+    /// It was not made.
+    pub fn dismiss(self) {
+        turns().dismiss(self.seat);
+    }
+
+    /// It was made, with this number: the one that the program is told.
+    pub fn is_made(&self, tid: i32, is_process: bool) -> i32 {
+        let told = self.told.map(|told| {
+            let process = if is_process { told } else { ids::told_process() };
+            Ids { thread: told, process }
+        });
+        let process = if is_process { tid } else { ids::own_process() };
+        ids::seats(self.seat, tid, process, told);
+        self.told.unwrap_or(tid)
+    }
+
+    /// In a child that has a copy of the memory: it waits for its turn. The number that it is told.
+    pub fn begins(&self, thread: &'static Thread) -> i32 {
+        thread.seat.set(self.seat);
+        *engine::timers() = timers::Timers::new();
+        // SAFETY: changes nothing.
+        let pid = unsafe { own!(getpid) }.unwrap_or(0) as i32;
+        arrive(thread);
+        ids::begins(thread, self.told);
+        self.told.unwrap_or(pid)
+    }
 }
 
 /// A thread is about to begin: it waits for its turn.
@@ -192,7 +256,7 @@ pub fn arrive(thread: &'static Thread) {
         return;
     }
     if let Some(mut turn) = Turn::first(thread)
-        && !is_recording()
+        && is_replaying()
     {
         turn.engine().take_signal(thread, false);
     }
@@ -205,7 +269,7 @@ pub fn defers(info: &SigInfo) -> bool {
 
 /// Whether the program's handlers of such signals are called in a replay by the record alone.
 pub fn keeps_handlers(signal: u32) -> bool {
-    MODE.load(Relaxed) == REPLAY && !signal::may_be_fault(signal)
+    is_replaying() && !signal::may_be_fault(signal)
 }
 
 /// A signal is about to be delivered that has waited for it.

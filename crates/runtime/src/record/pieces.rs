@@ -135,6 +135,25 @@ pub fn has_control(message: usize) -> bool {
     long(message + CONTROL) != 0 && long(message + CONTROL_LEN) != 0
 }
 
+/// Calls `see` with each descriptor that has come with a message.
+pub fn descriptors(message: usize, mut see: impl FnMut(i32)) {
+    const HEAD: usize = 16;
+    const SOL_SOCKET: u32 = 1;
+    const SCM_RIGHTS: u32 = 1;
+    let (mut at, len) = (long(message + CONTROL), long(message + CONTROL_LEN));
+    let end = at + if at == 0 { 0 } else { len };
+    while at + HEAD <= end {
+        let [len, level, kind] = [long(at), word(at + 8), word(at + 12)];
+        if len < HEAD || at + len > end {
+            break;
+        }
+        if [level, kind] == [SOL_SOCKET, SCM_RIGHTS].map(|word| word as usize) {
+            (at + HEAD..at + len).step_by(4).for_each(|at| see(word(at) as i32));
+        }
+        at += len.next_multiple_of(8);
+    }
+}
+
 /// Bytes of these pieces.
 pub fn vectors_len(at: usize, count: usize) -> usize {
     let mut len = 0;

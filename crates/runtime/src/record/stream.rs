@@ -2,7 +2,7 @@
 //! the file, also if the process is killed in the next instant, and costs no system call.
 
 use core::slice;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use linux_raw_sys::errno::{EFBIG, EOPNOTSUPP};
 use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
@@ -32,34 +32,25 @@ pub fn move_fd(fd: usize) {
     FD.store(fd, Relaxed);
 }
 
-/// A recording that is being written, or read.
+/// Where in the file this process has its window, and the window's length.
+static WINDOW_FROM: AtomicU64 = AtomicU64::new(0);
+static WINDOW_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A recording that is being written, or read. Processes share what is in here, and each has its window.
 pub struct Stream {
     place: Place,
-    /// Where in the file the window begins, and its length.
-    window: (u64, usize),
     /// Bytes of the file: all of them, or as many as there is room for so far.
     len: u64,
     writes: bool,
 }
 
 impl Stream {
-    /// One that somebody else in this process has written so far, or read.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn resume(fd: usize, place: Place, writes: bool) -> Result<Stream, isize> {
-        let mut stream = Stream { place, window: (0, 0), len: len(fd)?, writes };
-        move_fd(fd);
-        stream.map(place.at, WINDOW)?;
-        Ok(stream)
-    }
-
     /// A new one, in an empty file.
     ///
     /// # Errors
     /// The kernel's.
     pub fn create(fd: usize) -> Result<Stream, isize> {
-        let mut stream = Stream { place: Place::FIRST, window: (0, 0), len: 0, writes: true };
+        let mut stream = Stream { place: Place::FIRST, len: 0, writes: true };
         move_fd(fd);
         stream.make_room(MAGIC.len())?;
         // SAFETY: the window is mapped, and as long.
@@ -74,7 +65,7 @@ impl Stream {
     /// The kernel's; [`Damage::Magic`] within.
     pub fn open(fd: usize) -> Result<Result<Stream, Damage>, isize> {
         let len = len(fd)?;
-        let mut stream = Stream { place: Place::FIRST, window: (0, 0), len, writes: false };
+        let stream = Stream { place: Place::FIRST, len, writes: false };
         move_fd(fd);
         if len < MAGIC.len() as u64 {
             return Ok(Err(Damage::Magic));
@@ -101,7 +92,7 @@ impl Stream {
     ) -> Result<(), isize> {
         let needed = MOST + length;
         self.make_room(needed)?;
-        let at = STREAM.start + (self.place.at - self.window.0) as usize;
+        let at = STREAM.start + (self.place.at - WINDOW_FROM.load(Relaxed)) as usize;
         // SAFETY: the window is mapped so far, and there is room for it in the file. Nobody else has it.
         let out = unsafe { slice::from_raw_parts_mut(at as *mut u8, needed) };
         self.place = self.place.write(out, head, length, payload);
@@ -115,19 +106,19 @@ impl Stream {
     pub fn peek(&mut self) -> Result<Result<Option<(Record<'_>, Place)>, Damage>, isize> {
         let place = self.place;
         loop {
-            let end = self.window.0 + self.window.1 as u64;
-            let read = place.read(self.rest());
-            let is_cut = matches!(read, Err(Damage::Short)) || place.at == end;
-            if !is_cut || end >= self.len {
-                break;
+            let (from, window) = (WINDOW_FROM.load(Relaxed), WINDOW_LEN.load(Relaxed));
+            let end = from + window as u64;
+            if place.at < end {
+                let is_cut = matches!(place.read(self.rest()), Err(Damage::Short));
+                if !is_cut || end >= self.len {
+                    break;
+                }
+            } else if place.at >= self.len {
+                return Ok(Ok(None));
             }
             // It goes on behind the window.
-            let len = if self.window.0 == page_down(place.at as usize) as u64 {
-                2 * self.window.1
-            } else {
-                WINDOW
-            };
-            self.map(place.at, len)?;
+            let is_here = from == page_down(place.at as usize) as u64;
+            self.map(place.at, if is_here && window > 0 { 2 * window } else { WINDOW })?;
         }
         Ok(place.read(self.rest()))
     }
@@ -137,28 +128,23 @@ impl Stream {
         self.place = place;
     }
 
-    /// Gives back what is not needed any more, and cuts the file off behind its last record.
-    pub fn close(&mut self) {
-        // SAFETY: the runtime's own mapping and descriptor, which nothing uses behind this.
-        unsafe {
-            let _unmapped = own!(munmap, STREAM.start, self.window.1);
-            let fd = FD.swap(NONE, Relaxed);
-            if self.writes {
-                let _cut = own!(ftruncate, fd, self.place.at);
-            }
-            let _closed = own!(close, fd);
+    /// Cuts the file off behind its last record.
+    pub fn cut(&self) {
+        if self.writes {
+            // SAFETY: the runtime's own descriptor. Nothing is read or written behind this.
+            let _cut = unsafe { own!(ftruncate, FD.load(Relaxed), self.place.at) };
         }
-        self.window = (0, 0);
     }
 
     fn mapped(&self) -> &[u8] {
-        let len = self.window.1.min((self.len - self.window.0) as usize);
+        let from = WINDOW_FROM.load(Relaxed);
+        let len = WINDOW_LEN.load(Relaxed).min((self.len - from) as usize);
         // SAFETY: mapped, and not behind the end of the file.
         unsafe { slice::from_raw_parts(STREAM.start as *const u8, len) }
     }
 
     fn rest(&self) -> &[u8] {
-        &self.mapped()[(self.place.at - self.window.0) as usize..]
+        &self.mapped()[(self.place.at - WINDOW_FROM.load(Relaxed)) as usize..]
     }
 
     /// Room for so many bytes at the end.
@@ -167,7 +153,7 @@ impl Stream {
         while self.len < end {
             self.allocate()?;
         }
-        if self.window.1 == 0 || end > self.window.0 + self.window.1 as u64 {
+        if end > WINDOW_FROM.load(Relaxed) + WINDOW_LEN.load(Relaxed) as u64 {
             self.map(self.place.at, (needed + PAGE).max(WINDOW))?;
         }
         Ok(())
@@ -197,7 +183,7 @@ impl Stream {
     }
 
     /// Moves the window to where `at` is.
-    fn map(&mut self, at: u64, len: usize) -> Result<(), isize> {
+    fn map(&self, at: u64, len: usize) -> Result<(), isize> {
         let (from, len) = (page_down(at as usize), page_up(len));
         if len > STREAM.end - STREAM.start {
             return Err(error(EFBIG));
@@ -207,8 +193,18 @@ impl Stream {
         unsafe {
             own!(mmap, STREAM.start, len, access, MAP_SHARED | MAP_FIXED, FD.load(Relaxed), from)?
         };
-        self.window = (from as u64, len);
+        WINDOW_FROM.store(from as u64, Relaxed);
+        WINDOW_LEN.store(len, Relaxed);
         Ok(())
+    }
+}
+
+/// This process gives back what it has of it.
+pub fn close() {
+    // SAFETY: the runtime's own mapping and descriptor, which nothing uses behind this.
+    unsafe {
+        let _unmapped = own!(munmap, STREAM.start, WINDOW_LEN.swap(0, Relaxed));
+        let _closed = own!(close, FD.swap(NONE, Relaxed));
     }
 }
 

@@ -1,26 +1,35 @@
-//! Turns: of the threads of a program that is recorded, or replayed, one at a time goes on (record 19).
+//! Turns: of all threads of a program and of its children that is recorded, or replayed, one at a time goes on
+//! (record 19).
 //!
 //! Who has the turn runs the program, or is in the runtime on its behalf. It is given away at system calls
-//! alone. So the order of turns is the order of all that threads do to each other's memory.
+//! alone. So the order of turns is the order of all that threads do to each other's memory, and processes to
+//! each other's files and pipes.
 //!
 //! While a program is recorded, threads stand in a line, and the first one is next. While it is replayed,
 //! the record says who is next, and the turn is passed to that one. A thread sits on a *seat*, whose number
 //! is the lowest one that was free when it was made: the same in a replay.
+//!
+//! All of it lies in memory that the processes share, and begins as zeros.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering::*};
 
-use linux_raw_sys::errno::ETIMEDOUT;
-use linux_raw_sys::general::{FUTEX_WAIT, FUTEX_WAKE};
+use linux_raw_sys::errno::{ESRCH, ETIMEDOUT};
+use linux_raw_sys::general::{FUTEX_WAIT, FUTEX_WAKE, POLLIN};
 
 use crate::lock::Lock;
 use crate::own;
 use crate::sys::error;
-use crate::thread::MAX_SLOTS;
+
+/// Threads that take turns at a time, at most.
+const SEATS: usize = 4096;
 
 /// The first thread's seat.
-pub const FIRST: u16 = 0;
-const NOBODY: u16 = u16::MAX;
+pub const FIRST: u16 = 1;
+const NOBODY: u16 = 0;
+
+/// Who waits in the line looks so often, in nanoseconds, whether the one who has the turn is still there.
+const LOOK: u64 = 100_000_000;
 
 /// What becomes of who waits on a seat.
 const IDLE: u32 = 0;
@@ -28,10 +37,10 @@ const WAITS: u32 = 1;
 const HAS_IT: u32 = 2;
 const ENDED: u32 = 3;
 
-/// What the one who has the turn does: it runs the program,
-const RUNS: u32 = 0;
-/// is in the runtime, and may be about to write a record,
-const BUSY: u32 = 1;
+/// What the one who has the turn does: it is in the runtime, and may be about to write a record,
+const BUSY: u32 = 0;
+/// it runs the program,
+const RUNS: u32 = 1;
 /// has the kernel make a call of the program's,
 const CALLS: u32 = 2;
 /// or has it no more: somebody else has had enough.
@@ -39,17 +48,18 @@ const LOST: u32 = 3;
 
 /// Who takes turns.
 pub struct Turns {
-    /// Whether there was ever more than one. Until then nothing here costs anything.
+    /// Whether there was ever more than one thread. Until then nothing here costs anything.
     shared: AtomicBool,
-    /// See [`RUNS`].
+    /// See [`BUSY`].
     doing: AtomicU32,
     /// Another number with each call of whoever has the turn.
     beats: AtomicU32,
-    /// Seconds.
-    patience: u64,
+    /// How it has ended: 0, or one of [`Over`].
+    over: AtomicU32,
     lock: Lock,
     line: UnsafeCell<Line>,
-    seats: [Seat; MAX_SLOTS],
+    /// That of number 0 is nobody's.
+    seats: [Seat; SEATS],
 }
 
 /// Who waits, under the lock.
@@ -62,10 +72,9 @@ struct Line {
     /// The first one in the line, and the last one.
     first: u16,
     end: u16,
-    /// How many seats are taken.
-    threads: u16,
-    /// Nobody waits for anybody any more.
-    over: bool,
+    /// A process that was about to end when it gave the turn away. Who goes on waits until it has, and what
+    /// the kernel does for it at its end is done.
+    leaving: i32,
 }
 
 struct Seat {
@@ -73,7 +82,39 @@ struct Seat {
     word: AtomicU32,
     /// Who is behind it in the line.
     next: AtomicU16,
-    taken: AtomicBool,
+    /// The seat that its process has begun on. [`NOBODY`]: it is free.
+    process: AtomicU16,
+    /// Whether its process has ended, and was not waited for. Nobody else gets its seat before.
+    ended: AtomicBool,
+    /// What the kernel calls it, and its process.
+    real: AtomicI32,
+    real_process: AtomicI32,
+    /// What the program is told.
+    told: AtomicI32,
+    told_process: AtomicI32,
+}
+
+/// Numbers of a thread and of its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// Of the thread.
+    pub thread: i32,
+    /// Of its process.
+    pub process: i32,
+}
+
+/// How turns are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Over {
+    /// All go on, as they like.
+    GoOn = 1,
+    /// The same, but that one may be about to make a call which finds out nothing but that.
+    Stuck = 2,
+    /// A replay has come to its end, and all end as well.
+    End = 3,
+    /// A replay has failed.
+    Fail = 4,
 }
 
 /// Where a turn was given away.
@@ -92,7 +133,7 @@ pub enum Taken {
     Again,
     /// Somebody else had it, and gave it away so.
     From(Left),
-    /// It took the turn away from a thread that made no calls.
+    /// It took the turn away from a thread that made no calls, or has died.
     Away(u16),
     /// There are no turns any more.
     Over,
@@ -102,37 +143,61 @@ pub enum Taken {
 unsafe impl Sync for Turns {}
 
 impl Turns {
-    /// Of one thread, on the first seat. After `patience` seconds without a call of whoever has the turn the
-    /// others have waited long enough.
-    pub const fn new(patience: u64) -> Turns {
+    /// Of nobody.
+    #[cfg(test)]
+    const fn new() -> Turns {
         Turns {
             shared: AtomicBool::new(false),
             doing: AtomicU32::new(BUSY),
             beats: AtomicU32::new(0),
-            patience,
+            over: AtomicU32::new(0),
             lock: Lock::free(),
             line: UnsafeCell::new(Line {
-                holder: FIRST,
-                last: FIRST,
+                holder: NOBODY,
+                last: NOBODY,
                 left: Left::Before,
                 first: NOBODY,
                 end: NOBODY,
-                threads: 1,
-                over: false,
+                leaving: 0,
             }),
             seats: [const {
                 Seat {
                     word: AtomicU32::new(IDLE),
                     next: AtomicU16::new(NOBODY),
-                    taken: AtomicBool::new(false),
+                    process: AtomicU16::new(NOBODY),
+                    ended: AtomicBool::new(false),
+                    real: AtomicI32::new(0),
+                    real_process: AtomicI32::new(0),
+                    told: AtomicI32::new(0),
+                    told_process: AtomicI32::new(0),
                 }
-            }; MAX_SLOTS],
+            }; SEATS],
         }
+    }
+
+    /// The first thread has the turn.
+    pub fn begin(&self) {
+        self.with(|line| {
+            line.holder = FIRST;
+            line.last = FIRST;
+            self.seat(FIRST).process.store(FIRST, Relaxed);
+        });
     }
 
     /// Whether there was ever more than one thread.
     pub fn are_shared(&self) -> bool {
         self.shared.load(Relaxed)
+    }
+
+    /// How they have ended, if they have.
+    pub fn over(&self) -> Option<Over> {
+        match self.over.load(Acquire) {
+            0 => None,
+            1 => Some(Over::GoOn),
+            2 => Some(Over::Stuck),
+            3 => Some(Over::End),
+            _ => Some(Over::Fail),
+        }
     }
 
     /// Whoever has the turn comes from the program into the runtime. `false`: it has it no more.
@@ -147,7 +212,8 @@ impl Turns {
     /// And goes back.
     pub fn exit(&self) {
         if self.are_shared() {
-            self.doing.store(RUNS, Release);
+            // It may have lost it meanwhile.
+            let _runs = self.change(BUSY, RUNS);
         }
     }
 
@@ -163,37 +229,133 @@ impl Turns {
     }
 
     fn change(&self, from: u32, to: u32) -> bool {
-        self.doing.compare_exchange(from, to, Acquire, Relaxed).is_ok()
+        self.doing.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
     fn beat(&self) {
         self.beats.store(self.beats.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// A seat for one more. By whoever has the turn.
-    pub fn admit(&self) -> Option<u16> {
+    /// A seat for one more thread of the process of this one, or of a process of its own. By whoever has the
+    /// turn.
+    pub fn admit(&self, parent: u16, is_process: bool) -> Option<u16> {
         self.shared.store(true, Relaxed);
-        self.with(|line| {
-            let free = (1..).zip(&self.seats[1..]).find(|(_, seat)| !seat.taken.load(Relaxed));
-            let (number, seat) = free?;
+        self.with(|_| {
+            let free = (FIRST..).zip(&self.seats[FIRST.into()..]);
+            let (number, seat) = { free }.find(|(_, seat)| seat.process.load(Relaxed) == NOBODY)?;
+            let process = if is_process { number } else { self.process_of(parent) };
             seat.word.store(IDLE, Relaxed);
-            seat.taken.store(true, Relaxed);
-            line.threads += 1;
+            seat.ended.store(false, Relaxed);
+            self.set_ids(number, Ids::default(), Ids::default());
+            seat.process.store(process, Relaxed);
             Some(number)
         })
     }
 
+    /// Who sits there, to the kernel and to the program.
+    pub fn set_ids(&self, number: u16, real: Ids, told: Ids) {
+        let seat = self.seat(number);
+        seat.real.store(real.thread, Relaxed);
+        seat.real_process.store(real.process, Relaxed);
+        seat.told.store(told.thread, Relaxed);
+        seat.told_process.store(told.process, Relaxed);
+    }
+
+    /// What the kernel calls the thread that the program is told to be this one.
+    pub fn real(&self, told: Ids) -> Option<Ids> {
+        self.find(|seat| {
+            (told.thread == 0 || seat.told.load(Relaxed) == told.thread)
+                && (told.process == 0 || seat.told_process.load(Relaxed) == told.process)
+        })
+        .map(|seat| seat.real())
+    }
+
+    /// What the program is told the process to be that the kernel calls so.
+    pub fn told(&self, process: i32) -> Option<i32> {
+        let found = self.find(|seat| seat.real_process.load(Relaxed) == process);
+        found.map(|seat| seat.told_process.load(Relaxed)).filter(|&told| told != 0)
+    }
+
+    fn find(&self, is_it: impl Fn(&Seat) -> bool) -> Option<&Seat> {
+        let is_taken = |seat: &&Seat| seat.process.load(Relaxed) != NOBODY;
+        self.seats.iter().filter(is_taken).find(|seat| is_it(seat))
+    }
+
     /// Gives a seat back: its thread ends, or was not made. By whoever has the turn.
     pub fn dismiss(&self, number: u16) {
+        self.with(|line| self.empty(line, number));
+    }
+
+    fn empty(&self, line: &mut Line, number: u16) {
+        self.seat(number).process.store(NOBODY, Relaxed);
+        line.remove(self, number);
+    }
+
+    /// The process of this thread goes on with it alone: it has executed a program. By whoever has the turn.
+    pub fn dismiss_others(&self, number: u16) {
         self.with(|line| {
-            self.seat(number).taken.store(false, Relaxed);
-            line.threads -= 1;
+            let process = self.process_of(number);
+            for other in self.of_process(process).filter(|&other| other != number) {
+                self.empty(line, other);
+            }
         });
     }
 
-    /// How many there are.
-    pub fn threads(&self) -> u16 {
-        self.with(|line| line.threads)
+    /// The process of this thread is about to end. Its number stays taken until it is waited for. By whoever
+    /// has the turn.
+    pub fn dismiss_process(&self, number: u16) {
+        self.with(|line| {
+            let process = self.process_of(number);
+            line.leaving = self.seat(number).real_process.load(Relaxed);
+            for other in self.of_process(process) {
+                if other == process {
+                    self.seat(other).ended.store(true, Relaxed);
+                    line.remove(self, other);
+                } else {
+                    self.empty(line, other);
+                }
+            }
+        });
+    }
+
+    /// A process has ended and was waited for. Whether it had not said so before. By whoever has the turn.
+    pub fn bury(&self, told: impl Fn(Ids, Ids) -> bool) -> Option<bool> {
+        self.with(|line| {
+            let first = (FIRST..SEATS as u16).find(|&number| {
+                let seat = self.seat(number);
+                let process = seat.process.load(Relaxed);
+                process != NOBODY && told(seat.real(), seat.told())
+            })?;
+            let process = self.process_of(first);
+            let unannounced = !self.seat(process).ended.load(Relaxed);
+            for other in self.of_process(process) {
+                self.empty(line, other);
+            }
+            Some(unannounced)
+        })
+    }
+
+    fn of_process(&self, process: u16) -> impl Iterator<Item = u16> {
+        (FIRST..SEATS as u16).filter(move |&number| self.process_of(number) == process)
+    }
+
+    fn process_of(&self, number: u16) -> u16 {
+        self.seat(number).process.load(Relaxed)
+    }
+
+    /// How many threads the process of this one has.
+    pub fn threads(&self, number: u16) -> usize {
+        self.with(|_| self.of_process(self.process_of(number)).count())
+    }
+
+    /// Whether there are other processes, which live.
+    pub fn has_other_processes(&self, number: u16) -> bool {
+        let process = self.process_of(number);
+        self.find(|seat| {
+            let is_other = seat.process.load(Relaxed) != process;
+            is_other && !seat.ended.load(Relaxed) && !has_ended(seat.real_process.load(Relaxed), 0)
+        })
+        .is_some()
     }
 
     /// Whether somebody stands in the line.
@@ -220,18 +382,14 @@ impl Turns {
     /// Waits in the line for the turn.
     pub fn take(&self, me: u16) -> Taken {
         let waits = self.with(|line| {
-            if line.over {
+            if self.over().is_some() {
                 return None;
             }
             let waits = line.holder != NOBODY;
             if waits {
                 self.seat(me).next.store(NOBODY, Relaxed);
                 self.seat(me).word.store(WAITS, Relaxed);
-                match line.first {
-                    NOBODY => line.first = me,
-                    _ => self.seat(line.end).next.store(me, Relaxed),
-                }
-                line.end = me;
+                line.append(self, me);
             } else {
                 line.holder = me;
             }
@@ -247,41 +405,50 @@ impl Turns {
             Some(false) => {}
         }
         self.beat();
+        self.await_end();
         self.with(|line| if line.last == me { Taken::Again } else { Taken::From(line.left) })
     }
 
-    /// `Err`: who has the turn makes no calls, and has it no more.
+    /// `Err`: who has the turn makes no calls, or is dead, and has it no more.
     fn wait_in_line(&self, me: u16) -> Result<bool, u16> {
-        let mut beats = self.beats.load(Relaxed);
+        let (mut beats, mut looks) = (self.beats.load(Relaxed), 0);
         loop {
             if let Some(has_it) = self.came(me) {
                 return Ok(has_it);
             }
-            if self.sleep(me, Some(self.patience)) == Err(error(ETIMEDOUT)) {
-                let before = core::mem::replace(&mut beats, self.beats.load(Relaxed));
-                if before == beats
-                    && let Some(other) = self.take_away(me)
-                {
-                    return Err(other);
-                }
+            if self.sleep(me, Some(LOOK)) != Err(error(ETIMEDOUT)) {
+                continue;
+            }
+            let before = core::mem::replace(&mut beats, self.beats.load(Relaxed));
+            looks = if before == beats { looks + 1 } else { 0 };
+            if let Some(other) = self.take_away(me, looks > PATIENCE) {
+                return Err(other);
             }
         }
     }
 
-    /// Takes the turn away from who has it, unless it is in the runtime.
-    fn take_away(&self, me: u16) -> Option<u16> {
+    /// Takes the turn away from who has it: if it has died, or else if that is wanted and it is not in the
+    /// runtime.
+    fn take_away(&self, me: u16, wanted: bool) -> Option<u16> {
         self.with(|line| {
-            let is_idle = line.holder != NOBODY && line.holder != me && !line.over;
-            (is_idle && (self.change(RUNS, LOST) || self.change(CALLS, LOST)))
-                .then(|| core::mem::replace(&mut line.holder, me))
+            let holder = line.holder;
+            if holder == NOBODY || holder == me || self.over().is_some() {
+                return None;
+            }
+            let is_dead = has_ended(self.seat(holder).real_process.load(Relaxed), 0);
+            let is_idle = wanted && (self.change(RUNS, LOST) || self.change(CALLS, LOST));
+            (is_dead || is_idle).then(|| {
+                line.holder = me;
+                line.remove(self, me);
+                holder
+            })
         })
     }
 
     /// Gives the turn to this one. `false`: there is no such thread.
     pub fn pass(&self, to: u16) -> bool {
         let is_there = self.with(|line| {
-            let is_there = self.seats.get(usize::from(to)).is_some_and(|s| s.taken.load(Relaxed))
-                || to == FIRST;
+            let is_there = usize::from(to) < SEATS && self.process_of(to) != NOBODY;
             if is_there {
                 line.holder = to;
             }
@@ -299,22 +466,33 @@ impl Turns {
         let _may_have_come = word.compare_exchange(IDLE, WAITS, Relaxed, Relaxed);
         loop {
             if let Some(has_it) = self.came(me) {
+                if has_it {
+                    self.await_end();
+                }
                 return has_it;
             }
             let _woken = self.sleep(me, None);
         }
     }
 
-    /// There are no turns any more: all go on as they like.
-    pub fn end(&self) {
-        self.with(|line| line.over = true);
+    /// There are no turns any more.
+    pub fn end(&self, how: Over) {
+        self.with(|_| self.over.store(how as u32, Release));
         self.doing.store(LOST, Release);
         if self.are_shared() {
-            for number in FIRST..MAX_SLOTS as u16 {
-                if number == FIRST || self.seat(number).taken.load(Relaxed) {
+            for number in FIRST..SEATS as u16 {
+                if self.process_of(number) != NOBODY {
                     self.wake(number, ENDED);
                 }
             }
+        }
+    }
+
+    /// Waits for the end of a process that has given the turn away for ever.
+    fn await_end(&self) {
+        let leaving = self.with(|line| core::mem::take(&mut line.leaving));
+        if leaving != 0 {
+            while !has_ended(leaving, 1000) {}
         }
     }
 
@@ -330,9 +508,9 @@ impl Turns {
         }
     }
 
-    fn sleep(&self, me: u16, seconds: Option<u64>) -> Result<usize, isize> {
-        let time = [seconds.unwrap_or(0), 0];
-        let time = if seconds.is_some() { time.as_ptr() } else { core::ptr::null() };
+    fn sleep(&self, me: u16, nanoseconds: Option<u64>) -> Result<usize, isize> {
+        let time = [0, nanoseconds.unwrap_or(0)];
+        let time = if nanoseconds.is_some() { time.as_ptr() } else { core::ptr::null() };
         // SAFETY: waits for the word to change; coming back early is no harm.
         unsafe { own!(futex, self.seat(me).word.as_ptr(), FUTEX_WAIT, WAITS, time) }
     }
@@ -356,7 +534,69 @@ impl Turns {
     }
 }
 
-const _: () = assert!(MAX_SLOTS < NOBODY as usize);
+/// So many looks, without a call of whoever has the turn, are enough: five seconds.
+const PATIENCE: u32 = 50;
+
+impl Line {
+    fn append(&mut self, turns: &Turns, number: u16) {
+        match self.first {
+            NOBODY => self.first = number,
+            _ => turns.seat(self.end).next.store(number, Relaxed),
+        }
+        self.end = number;
+    }
+
+    /// Takes one out of it who does not want the turn any more, if it is in it.
+    fn remove(&mut self, turns: &Turns, number: u16) {
+        let next = |of: u16| turns.seat(of).next.load(Relaxed);
+        if self.first == number {
+            self.first = next(number);
+            return;
+        }
+        let mut at = self.first;
+        while at != NOBODY {
+            if next(at) == number {
+                turns.seat(at).next.store(next(number), Relaxed);
+                if self.end == number {
+                    self.end = at;
+                }
+                return;
+            }
+            at = next(at);
+        }
+    }
+}
+
+impl Seat {
+    fn real(&self) -> Ids {
+        Ids { thread: self.real.load(Relaxed), process: self.real_process.load(Relaxed) }
+    }
+
+    fn told(&self) -> Ids {
+        Ids { thread: self.told.load(Relaxed), process: self.told_process.load(Relaxed) }
+    }
+}
+
+/// Whether a process has ended, also if nobody has waited for it yet, or does so within some milliseconds.
+fn has_ended(process: i32, patience: i32) -> bool {
+    if process == 0 {
+        return false;
+    }
+    // SAFETY: a descriptor of the runtime's, which is closed again.
+    unsafe {
+        match own!(pidfd_open, process, 0) {
+            Ok(fd) => {
+                let mut poll: [u32; 2] = [fd as u32, POLLIN];
+                let ended = own!(poll, poll.as_mut_ptr(), 1, patience) == Ok(1);
+                let _closed = own!(close, fd);
+                ended
+            }
+            Err(why) => why == error(ESRCH),
+        }
+    }
+}
+
+const _: () = assert!(SEATS <= u16::MAX as usize);
 
 #[cfg(test)]
 mod tests {
@@ -366,13 +606,18 @@ mod tests {
 
     use super::*;
 
+    fn begin(turns: &Turns, others: usize) -> Vec<u16> {
+        turns.begin();
+        (0..others).map(|_| turns.admit(FIRST, false).unwrap()).collect()
+    }
+
     /// One thread has the turn at a time, and who wants it gets it, in the order of the line.
     #[test]
     fn one_at_a_time() {
-        static TURNS: Turns = Turns::new(60);
+        static TURNS: Turns = Turns::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let seats: Vec<u16> = (0..3).map(|_| TURNS.admit().unwrap()).collect();
-        assert_eq!((seats.as_slice(), TURNS.threads()), ([1, 2, 3].as_slice(), 4));
+        let seats = begin(&TURNS, 3);
+        assert_eq!((seats.as_slice(), TURNS.threads(FIRST)), ([2, 3, 4].as_slice(), 4));
         thread::scope(|scope| {
             for seat in seats {
                 scope.spawn(move || {
@@ -394,10 +639,10 @@ mod tests {
     /// The order in which it is passed is the order in which they go on, whoever is there first.
     #[test]
     fn as_it_is_passed() {
-        static TURNS: Turns = Turns::new(60);
+        static TURNS: Turns = Turns::new();
         static LAST: AtomicU16 = AtomicU16::new(FIRST);
-        let others: Vec<u16> = (0..2).map(|_| TURNS.admit().unwrap()).collect();
-        let order: Vec<u16> = (0..3000u16).map(|n| (n * 7 / 3) % 3).collect();
+        let others = begin(&TURNS, 2);
+        let order: Vec<u16> = (0..3000u16).map(|n| FIRST + (n * 7 / 3) % 3).collect();
         let goes_on = |me: u16, order: &[u16]| {
             for pair in order.windows(2).filter(|pair| pair[0] == me) {
                 if LAST.load(Relaxed) != me {
@@ -417,19 +662,19 @@ mod tests {
             }
             goes_on(FIRST, order);
         });
-        assert!(!TURNS.pass(3));
+        assert!(!TURNS.pass(4));
     }
 
     #[test]
     fn who_waits_goes_on_when_it_is_over() {
-        static TURNS: Turns = Turns::new(60);
-        let seat = TURNS.admit().unwrap();
+        static TURNS: Turns = Turns::new();
+        let seat = begin(&TURNS, 1)[0];
         thread::scope(|scope| {
             let waits = scope.spawn(move || TURNS.take(seat));
             while !TURNS.are_awaited() {
                 thread::yield_now();
             }
-            TURNS.end();
+            TURNS.end(Over::GoOn);
             assert_eq!(waits.join().unwrap(), Taken::Over);
         });
         assert!(!TURNS.wait(seat) && TURNS.take(FIRST) == Taken::Over && !TURNS.enter());
@@ -438,8 +683,8 @@ mod tests {
     /// Who makes no calls loses the turn, and finds out at its next one.
     #[test]
     fn who_makes_no_calls() {
-        static TURNS: Turns = Turns::new(1);
-        let seat = TURNS.admit().unwrap();
+        static TURNS: Turns = Turns::new();
+        let seat = begin(&TURNS, 1)[0];
         TURNS.exit();
         thread::scope(|scope| {
             assert_eq!(scope.spawn(move || TURNS.take(seat)).join().unwrap(), Taken::Away(FIRST));
@@ -447,11 +692,39 @@ mod tests {
         assert!(!TURNS.enter());
     }
 
+    /// Who has the turn dies: who waits for it finds out soon.
+    #[test]
+    fn who_has_died() {
+        static TURNS: Turns = Turns::new();
+        begin(&TURNS, 0);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = TURNS.admit(FIRST, true).unwrap();
+        let process = child.id() as i32;
+        let ids = Ids { thread: process, process };
+        TURNS.set_ids(dead, ids, Ids { thread: 7, process: 7 });
+        assert_eq!(
+            (TURNS.real(Ids { thread: 0, process: 7 }), TURNS.told(process)),
+            (Some(ids), Some(7))
+        );
+        assert!(TURNS.pass(dead));
+        assert_eq!(TURNS.take(FIRST), Taken::Away(dead));
+        child.wait().unwrap();
+        assert!(!TURNS.has_other_processes(FIRST));
+        assert_eq!(TURNS.bury(|real, _| real == ids), Some(true));
+        assert_eq!((TURNS.bury(|real, _| real == ids), TURNS.told(process)), (None, None));
+    }
+
     #[test]
     fn seats_are_used_again() {
-        static TURNS: Turns = Turns::new(60);
-        let seats: Vec<u16> = (0..3).map(|_| TURNS.admit().unwrap()).collect();
+        static TURNS: Turns = Turns::new();
+        let seats = begin(&TURNS, 3);
         TURNS.dismiss(seats[1]);
-        assert_eq!((TURNS.admit(), TURNS.admit()), (Some(2), Some(4)));
+        assert_eq!((TURNS.admit(FIRST, false), TURNS.admit(FIRST, false)), (Some(3), Some(5)));
+        // Of a process that has ended the seats of its other threads are free, and its own is not yet.
+        let process = TURNS.admit(FIRST, true).unwrap();
+        let thread = TURNS.admit(process, false).unwrap();
+        assert_eq!((process, thread, TURNS.threads(process)), (6, 7, 2));
+        TURNS.dismiss_process(thread);
+        assert_eq!(TURNS.admit(FIRST, false), Some(7));
     }
 }

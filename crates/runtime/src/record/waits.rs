@@ -41,6 +41,7 @@ pub fn of(name: Sysno, class: Class, args: &Args) -> Wait {
         }
         poll | ppoll | select | pselect6 | epoll_wait | epoll_pwait | epoll_pwait2 => Wait::Apart,
         nanosleep | clock_nanosleep | pause | rt_sigsuspend | rt_sigtimedwait => Wait::Apart,
+        wait4 | waitid => Wait::Apart,
         semop | semtimedop | flock | fsync | fdatasync | sync | syncfs | msync => Wait::Apart,
         fcntl if super::command::waits_for_lock(args[1]) => Wait::Apart,
         name if is_futex_wait(name, args) => Wait::Apart,
@@ -84,9 +85,12 @@ pub fn until_ready(
     None
 }
 
-/// Whether there is what a replayed call reads, or room for what it writes: it was there when it was made.
+/// Whether there is what a replayed call reads, or room for what it writes: it was there when it was made, or
+/// comes from a process that is about to end.
 pub fn would_wait(name: Sysno, args: &Args, events: u32) -> bool {
-    waits(name, args) && !is_ready(args[0], events)
+    /// Milliseconds.
+    const PATIENCE: u32 = 5000;
+    waits(name, args) && !comes_ready(args[0], events, PATIENCE)
 }
 
 /// Whether more is written at once than there may be room for: half of it may have to wait.
@@ -122,7 +126,11 @@ struct Poll {
 }
 
 fn is_ready(fd: usize, events: u32) -> bool {
+    comes_ready(fd, events, 0)
+}
+
+fn comes_ready(fd: usize, events: u32, patience: u32) -> bool {
     let mut poll = Poll { fd: fd as i32, events: events as u16, came: 0 };
     // SAFETY: looks at a descriptor of the program's.
-    unsafe { own!(poll, &raw mut poll, 1, 0) != Ok(0) }
+    unsafe { own!(poll, &raw mut poll, 1, patience) != Ok(0) }
 }

@@ -5,22 +5,25 @@ use core::slice;
 use linux_raw_sys::errno::EINTR;
 use linux_raw_sys::general::{
     AT_FDCWD, F_GETFD, O_RDWR, PROT_EXEC, SEEK_CUR, {MAP_FIXED, MAP_FIXED_NOREPLACE},
-    {MREMAP_FIXED, MREMAP_MAYMOVE},
+    {MREMAP_FIXED, MREMAP_MAYMOVE, SIGKILL},
 };
-use recording::{Call, End, Hasher, Head, Payload, digest};
+use recording::{Call, End, Hasher, Head, Payload, Place, digest};
 use systable::{Class, Entry, Refusal, Rule, Sysno};
 
-use super::engine::{TURNS, Turn};
+use super::engine::{self, Turn, failed};
+use super::group::turns;
 use super::kinds::{self, Kind};
 use super::pieces::{self, Given, Piece};
 use super::report::{Difference, Made, Where};
+use super::turns::Ids;
 use super::waits::{self, Wait};
-use super::{command, failed, ids};
+use super::{command, ids, long};
+use crate::birth::{self, Makes};
 use crate::dispatch::{self, Outcome, before_signals};
 use crate::frame::Context;
 use crate::sys::{Args, NOT_MADE, checked, error};
 use crate::thread::Thread;
-use crate::{birth, memory, own};
+use crate::{memory, own};
 
 /// What becomes of a call.
 #[derive(Clone, Copy)]
@@ -53,24 +56,28 @@ fn plan(name: Sysno, entry: &Entry, args: &Args) -> Plan {
     const ENDS: Plan = Plan::of(Class::Refuse(Refusal::Ends));
     match name {
         // Its number is this machine's.
-        Sysno::clone | Sysno::clone3 if birth::makes_thread(name, *args) => {
-            return Plan::of(Class::Repeat);
+        Sysno::clone | Sysno::clone3 | Sysno::fork | Sysno::vfork => {
+            return match birth::makes(name, *args) {
+                Makes::Other => ENDS,
+                Makes::Thread | Makes::Process => Plan::of(Class::Repeat),
+            };
         }
-        // One process.
-        Sysno::clone | Sysno::clone3 | Sysno::fork | Sysno::vfork => return ENDS,
         Sysno::mmap => return command::mmap(args),
         Sysno::open | Sysno::openat | Sysno::openat2 | Sysno::creat
             if kinds::is_made_up(name, args) =>
         {
             return Plan::of(Class::Emulate);
         }
-        Sysno::sendmsg if pieces::has_control(args[1]) => return ENDS,
+        Sysno::sendmsg if pieces::has_control(args[1]) && kinds::of(args[0]) != Kind::Inside => {
+            return ENDS;
+        }
         Sysno::sendmmsg | Sysno::recvmmsg => return ENDS,
         // It has to be done in one turn.
         Sysno::write | Sysno::writev | Sysno::sendto | Sysno::sendmsg
-            if TURNS.are_shared()
+            if turns().are_shared()
                 && kinds::of(args[0]) == Kind::Inside
-                && waits::is_too_long(name, args) =>
+                && waits::is_too_long(name, args)
+                && !long::is_possible(name, args[0]) =>
         {
             return ENDS;
         }
@@ -97,11 +104,13 @@ enum Kept {
 fn kept(name: Sysno, entry: &Entry, class: Class, args: &Args) -> Kept {
     match class {
         // Where it is written is the runtime's affair.
-        Class::Repeat if makes_thread(name) => Kept::Nothing,
+        Class::Repeat if makes_one(name) => Kept::Nothing,
         Class::Emulate | Class::Repeat => Kept::Written,
         // Where in the file it has come to; the bytes are the file's.
         Class::Output if name == Sysno::sendfile => Kept::Written,
         Class::Output => Kept::Hash,
+        // It may have descriptors with it, and who has sent it.
+        Class::Execute if name == Sysno::recvmsg => Kept::Written,
         // The numbers of two descriptors.
         Class::Execute if kinds::makes_two(name, args).is_some() => Kept::Written,
         Class::Execute if matches!(entry.rule, Rule::Descriptor { .. }) => Kept::Hash,
@@ -115,9 +124,9 @@ fn maps_code(name: Sysno, args: &Args) -> bool {
     name == Sysno::mmap && args[2] & PROT_EXEC as usize != 0 && kinds::of(args[4]) == Kind::File
 }
 
-/// Of a call that is recorded.
-fn makes_thread(name: Sysno) -> bool {
-    [Sysno::clone, Sysno::clone3].contains(&name)
+/// Of a call that is recorded: whether it makes a thread, or a process.
+fn makes_one(name: Sysno) -> bool {
+    [Sysno::clone, Sysno::clone3, Sysno::fork, Sysno::vfork].contains(&name)
 }
 
 fn executes(name: Sysno) -> bool {
@@ -169,24 +178,24 @@ fn unrecorded(
 }
 
 /// A call, and what there is to know of it.
-struct Of {
-    name: Sysno,
+pub(super) struct Of {
+    pub(super) name: Sysno,
     entry: &'static Entry,
     plan: Plan,
-    args: Args,
+    pub(super) args: Args,
 }
 
 impl Of {
-    fn number(&self) -> usize {
+    pub(super) fn number(&self) -> usize {
         self.name as usize
     }
 
-    fn digest(&self) -> u16 {
+    pub(super) fn digest(&self) -> u16 {
         digest(&self.args[..self.entry.arguments.len()])
     }
 
     fn wait(&self) -> Wait {
-        match TURNS.are_shared() {
+        match turns().are_shared() {
             true => waits::of(self.name, self.plan.class, &self.args),
             false => Wait::No,
         }
@@ -206,8 +215,11 @@ impl Of {
             turn.end(self.refused());
             return self.make(thread, context);
         }
-        if [Sysno::exit, Sysno::exit_group].contains(&self.name) {
+        if self.exits() {
             return self.record_exit(turn, thread, context);
+        }
+        if self.is_long() {
+            return self.record_long(&mut turn, thread, context);
         }
         let given = Given::read(self.entry, &self.args);
         let outcome = match self.wait() {
@@ -219,26 +231,35 @@ impl Of {
                 }
             }
             // It looks at what only this thread has.
-            Wait::No if executes(self.name) || makes_thread(self.name) => {
-                self.make(thread, context)
-            }
+            Wait::No if executes(self.name) || makes_one(self.name) => self.make(thread, context),
             Wait::No => turn.during(|| self.make(thread, context)),
         };
         let Outcome::Value(result) = outcome else { return outcome };
         thread.not_made.set(result == NOT_MADE);
+        if result == 0 && makes_one(self.name) {
+            // The child: there is a record of it where its parent is.
+            return outcome;
+        }
         if turn.is_over() || result == NOT_MADE {
+            wait_for_vforked(&mut turn, thread);
             return outcome;
         }
         let fails = self.plan.fails_with.iter().any(|&errno| result == -(errno as isize));
         let has_control =
             self.name == Sysno::recvmsg && result >= 0 && pieces::has_control(self.args[1]);
+        let has_control = has_control && kinds::of(self.args[0]) != Kind::Inside;
         if (self.plan.ends() && !fails) || has_control {
             turn.end(self.refused());
             return outcome;
         }
         let followed = checked(result).is_err()
             || kinds::follow(self.name, &self.args, result.cast_unsigned());
+        if self.is_buried(result) {
+            let pid = self.waited_for(result);
+            turns().bury(|real, _| real.process == pid);
+        }
         self.write_down(&mut turn, result, &given);
+        wait_for_vforked(&mut turn, thread);
         if !turn.is_over() && !followed {
             turn.end(self.refused());
         }
@@ -287,28 +308,88 @@ impl Of {
             thread.not_made.set(true);
             return Outcome::Value(NOT_MADE);
         }
-        if self.ends_the_process() {
+        if self.ends_the_process(thread) && !turns().has_other_processes(thread.seat.get()) {
             turn.exits(self.args[0] as i32);
             // Nobody else goes on: the turn is not given away any more.
             return self.make(thread, context);
         }
         self.write_down(&mut turn, 0, &Given::default());
-        if !turn.is_over() {
+        if turn.is_over() {
+            // It could not be written.
+        } else if self.ends_the_process(thread) {
+            turn.leave_with_all();
+        } else {
             thread.clear_word();
             turn.leave_for_ever();
         }
         self.make(thread, context)
     }
 
-    fn ends_the_process(&self) -> bool {
+    /// Whether it is made in pieces.
+    fn is_long(&self) -> bool {
+        self.plan.class == Class::Execute
+            && matches!(self.wait(), Wait::Inside(_))
+            && waits::is_too_long(self.name, &self.args)
+    }
+
+    fn exits(&self) -> bool {
+        [Sysno::exit, Sysno::exit_group].contains(&self.name)
+    }
+
+    fn ends_the_process(&self, thread: &Thread) -> bool {
         match self.name {
             Sysno::exit_group => true,
-            Sysno::exit => !TURNS.are_shared() || TURNS.threads() == 1,
+            Sysno::exit => !turns().are_shared() || turns().threads(thread.seat.get()) == 1,
             _ => false,
         }
     }
 
+    /// Whether a process has ended, and will not be waited for again.
+    fn is_buried(&self, result: isize) -> bool {
+        const WNOWAIT: usize = 0x100_0000;
+        const CLD_DUMPED: u32 = 3;
+        match self.name {
+            Sysno::wait4 if result > 0 => {
+                let status = memory::read::<u32>(self.args[1]).unwrap_or(0);
+                // Neither stopped nor continued.
+                status & 0x7f != 0x7f && status != 0xffff
+            }
+            Sysno::waitid if result == 0 && self.args[2] != 0 => {
+                let code = memory::read::<u32>(self.args[2] + 8).unwrap_or(0);
+                self.waited_for(0) > 0
+                    && (1..=CLD_DUMPED).contains(&code)
+                    && self.args[3] & WNOWAIT == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// The process that was waited for.
+    fn waited_for(&self, result: isize) -> i32 {
+        match self.name {
+            Sysno::waitid => memory::read::<u32>(self.args[2] + 12).unwrap_or(0).cast_signed(),
+            _ => result as i32,
+        }
+    }
+
+    /// Replayed: the same for a process that has another number. One that was killed has yet to be.
+    fn bury(&self, result: isize) {
+        let told = self.waited_for(result);
+        let Some(real) = turns().real(Ids { thread: 0, process: told }) else { return };
+        let was_killed = turns().bury(|_, ids| ids.process == told);
+        // SAFETY: a child of this process, which has ended, or waits for a turn that will not come.
+        unsafe {
+            if was_killed == Some(true) {
+                let _killed = own!(kill, real.process, SIGKILL);
+            }
+            let _gone = own!(wait4, real.process, 0, 0, 0);
+        }
+    }
+
     fn replay(&self, mut turn: Turn, thread: &'static Thread, context: &mut Context) -> Outcome {
+        if self.is_long() {
+            return self.replay_long(&mut turn, thread, context);
+        }
         let given = Given::read(self.entry, &self.args);
         if self.wait() != Wait::No {
             turn.gives_way(false);
@@ -320,12 +401,7 @@ impl Of {
         if engine.take_signal(thread, true) {
             return Outcome::Value(NOT_MADE);
         }
-        let (recorded, payload, place) = match engine.peek() {
-            Some((Head::Call(call), payload, place))
-                if usize::from(call.number) == self.number() && call.digest == self.digest() =>
-            {
-                (call, payload, place)
-            }
+        match engine.peek() {
             // It has succeeded: the next program follows this record.
             Some((Head::Begin(_), ..)) if executes(self.name) => {
                 let Outcome::Value(why) = self.make(thread, context) else {
@@ -334,25 +410,40 @@ impl Of {
                 let difference = Difference::Result { recorded: 0, replayed: why };
                 self.differs(&mut turn, &difference, context)
             }
-            Some((Head::End(End::Exited { status }), _, _)) if self.ends_the_process() => {
+            Some((Head::End(End::Exited { status }), _, _)) if self.ends_the_process(thread) => {
                 engine.finish(status)
             }
             Some((Head::End(_), ..)) | None => {
                 turn.stop();
                 return self.make_for_real(thread, context);
             }
-            Some((other, ..)) => self.differs(&mut turn, &Difference::Other(other), context),
-        };
+            Some(_) => {}
+        }
+        let (recorded, payload, place) = self.recorded(&mut turn, context);
         let result = recorded.result as isize;
-        if self.name == Sysno::exit {
-            engine.go_on(Head::Call(recorded), place);
+        if self.exits() {
+            turn.engine().go_on(Head::Call(recorded), place);
             before_signals(thread).expect("no signal comes but from the record");
-            thread.clear_word();
-            turn.passes_for_ever();
+            if self.ends_the_process(thread) {
+                turn.passes_with_all();
+                if super::is_on() {
+                    // Its status comes from the record. Whoever has begun the replay wants to know of that.
+                    engine::exit(0);
+                }
+            } else {
+                thread.clear_word();
+                turn.passes_for_ever();
+            }
             return self.make(thread, context);
         }
+        let mut descriptors = None;
         if self.is_made_again(result) {
-            self.make_again(&mut turn, &recorded, thread, context);
+            let now = self.make_again(&mut turn, &recorded, thread, context);
+            if now == 0 && makes_one(self.name) {
+                // The child, whose turn it is. Its first signal has come with it.
+                return Outcome::Value(0);
+            }
+            descriptors = Some(self.descriptors());
         }
         match recorded.payload {
             Payload::Nothing => {}
@@ -370,10 +461,19 @@ impl Of {
                 }
             }
         }
+        if descriptors.is_some_and(|mut made| !made.move_to(&self.descriptors())) {
+            self.differs(&mut turn, &Difference::Payload, context);
+        }
+        if self.is_buried(result) {
+            self.bury(result);
+        }
         self.follow(result);
-        let engine = turn.engine();
-        engine.timers.follow(self.name, &self.args);
-        engine.go_on(Head::Call(recorded), place);
+        engine::timers().follow(self.name, &self.args);
+        turn.engine().go_on(Head::Call(recorded), place);
+        if let Some(child) = thread.vforked.take() {
+            turn.must_give_way();
+            birth::wait_for(child);
+        }
         turn.gives_way(true);
         if !turn.is_over() {
             turn.engine().take_signal(thread, false);
@@ -381,17 +481,34 @@ impl Of {
         Outcome::Value(result)
     }
 
+    /// The next record, which is of this call.
+    pub(super) fn recorded(
+        &self,
+        turn: &mut Turn,
+        context: &Context,
+    ) -> (Call, &'static [u8], Place) {
+        match turn.engine().peek() {
+            Some((Head::Call(call), payload, place))
+                if usize::from(call.number) == self.number() && call.digest == self.digest() =>
+            {
+                (call, payload, place)
+            }
+            Some((other, ..)) => self.differs(turn, &Difference::Other(other), context),
+            None => unreachable!("there is one"),
+        }
+    }
+
     /// Behind the end of a recording.
     fn make_for_real(&self, thread: &'static Thread, context: &mut Context) -> Outcome {
         // Who was to wake it may have done so, as far as it knows.
-        let has_been_awaited = TURNS.are_shared() && waits::is_futex_wait(self.name, &self.args);
+        let has_been_awaited = turns().are_shared() && waits::is_futex_wait(self.name, &self.args);
         if has_been_awaited { Outcome::Value(0) } else { self.make(thread, context) }
     }
 
     fn is_made_again(&self, result: isize) -> bool {
         // One that a signal has ended would wait for it; one that has failed to execute a program, or to make
         // a thread, might not.
-        let is_lucky = executes(self.name) || (makes_thread(self.name) && result < 0);
+        let is_lucky = executes(self.name) || (makes_one(self.name) && result < 0);
         matches!(self.plan.class, Class::Execute | Class::Repeat)
             && result != error(EINTR)
             && !is_lucky
@@ -403,7 +520,7 @@ impl Of {
         recorded: &Call,
         thread: &'static Thread,
         context: &mut Context,
-    ) {
+    ) -> isize {
         let result = recorded.result as isize;
         if let Wait::Inside(events) = self.wait()
             && result >= 0
@@ -412,13 +529,13 @@ impl Of {
             self.differs(turn, &Difference::Waits, context);
         }
         let args = self.as_recorded(result);
-        turn.engine().told = makes_thread(self.name).then_some(result as i32);
+        turn.engine().told = makes_one(self.name).then_some(result as i32);
         let made = |args: &Args| dispatch::call(thread, self.number(), *args, context);
         let Outcome::Value(now) = ids::given(self.name, args, made) else {
             unreachable!("what goes on elsewhere has no record")
         };
         let agree = match self.plan.class {
-            Class::Repeat if makes_thread(self.name) => now >= 0,
+            Class::Repeat if makes_one(self.name) => now >= 0,
             Class::Repeat => true,
             _ if kinds::makes_one(self.name, &self.args) => {
                 now == result || (now >= 0 && result >= 0 && moves(now, result))
@@ -428,6 +545,20 @@ impl Of {
         if !agree {
             let (recorded, replayed) = (recorded.result, now);
             self.differs(turn, &Difference::Result { recorded, replayed }, context);
+        }
+        now
+    }
+
+    /// Those that the call has written to memory, and made.
+    fn descriptors(&self) -> Descriptors {
+        match kinds::makes_two(self.name, &self.args) {
+            Some(at) => Descriptors::two(at),
+            None if self.name == Sysno::recvmsg && self.plan.class == Class::Execute => {
+                let mut found = Descriptors::NONE;
+                pieces::descriptors(self.args[1], |fd| found.add(fd));
+                found
+            }
+            None => Descriptors::NONE,
         }
     }
 
@@ -504,7 +635,7 @@ impl Of {
         if some { Payload::Hash(hasher.hash()) } else { Payload::Nothing }
     }
 
-    fn differs(&self, turn: &mut Turn, difference: &Difference, context: &Context) -> ! {
+    pub(super) fn differs(&self, turn: &mut Turn, difference: &Difference, context: &Context) -> ! {
         let engine = turn.engine();
         let made = Made { number: self.number(), args: &self.args };
         let at = Where::of(context);
@@ -512,6 +643,58 @@ impl Of {
             "the replay is not what was recorded, behind {engine}.\n  the program makes: {made}\n  \
             {difference}\n  at: {at}"
         ))
+    }
+}
+
+/// A child of `vfork` has the memory until it has its own. Others go on meanwhile.
+fn wait_for_vforked(turn: &mut Turn, thread: &Thread) {
+    if let Some(child) = thread.vforked.take() {
+        turn.behind(|| birth::wait_for(child));
+    }
+}
+
+/// Numbers that a call has written to memory.
+struct Descriptors {
+    numbers: [i32; MOST_SENT],
+    len: usize,
+}
+
+/// The kernel sends no more with one message (`SCM_MAX_FD`).
+const MOST_SENT: usize = 253;
+
+impl Descriptors {
+    const NONE: Descriptors = Descriptors { numbers: [0; MOST_SENT], len: 0 };
+
+    fn two(at: usize) -> Descriptors {
+        let mut two = Descriptors::NONE;
+        (0..2).for_each(|i| two.add(memory::read::<u32>(at + 4 * i).map_or(-1, u32::cast_signed)));
+        two
+    }
+
+    fn add(&mut self, fd: i32) {
+        if let Some(free) = self.numbers.get_mut(self.len) {
+            *free = fd;
+            self.len += 1;
+        }
+    }
+
+    fn list(&self) -> &[i32] {
+        &self.numbers[..self.len]
+    }
+
+    /// Moves them to where they were. Whether they are there.
+    fn move_to(&mut self, recorded: &Descriptors) -> bool {
+        let len = self.len;
+        // Where one has to go another one may be, which has to go first.
+        for _ in 0..len {
+            let pairs = self.numbers[..len].iter_mut().zip(recorded.list());
+            for (now, &to) in pairs.filter(|(now, to)| now != to) {
+                if moves(*now as isize, to as isize) {
+                    *now = to;
+                }
+            }
+        }
+        self.list() == recorded.list()
     }
 }
 
@@ -557,7 +740,7 @@ fn nothing(_: usize) -> Result<usize, isize> {
 
 /// # Safety
 /// They are there, and nobody writes to them meanwhile.
-unsafe fn bytes<'a>(at: usize, len: usize) -> &'a [u8] {
+pub(super) unsafe fn bytes<'a>(at: usize, len: usize) -> &'a [u8] {
     // SAFETY: by the caller's word.
     unsafe { slice::from_raw_parts(at as *const u8, len) }
 }
