@@ -104,7 +104,14 @@ const THREADS: u64 = (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_
 const TIDS: u64 = (CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) as u64;
 const TURNS: u64 = THREADS | TIDS | (CLONE_SYSVSEM | CLONE_SETTLS | CLONE_DETACHED) as u64;
 /// And what a process may be made with.
-const PROCESS: u64 = 0xff | TIDS | CLEAR_SIGHAND | CLONE_SETTLS as u64;
+const PROCESS: u64 = 0xff | TIDS | CLEAR_SIGHAND | (CLONE_SETTLS | NAMESPACES) as u64;
+const NAMESPACES: u32 = CLONE_NEWPID
+    | CLONE_NEWIPC
+    | CLONE_NEWNS
+    | CLONE_NEWNET
+    | CLONE_NEWUTS
+    | CLONE_NEWUSER
+    | CLONE_NEWCGROUP;
 const CHILD_OF_VFORK: u64 = 0xff | CLEAR_SIGHAND | VM | VFORK;
 
 /// What a call makes that can take turns with its maker.
@@ -252,6 +259,7 @@ impl Wanted {
             let tid = unsafe { own!(gettid) }.unwrap_or(0);
             thread::only(Slot::of(thread), tid as i32);
             thread.clear_word.set(0);
+            thread.robust.set(0);
             if self.sp != 0 {
                 context.registers.rsp = self.sp;
             }

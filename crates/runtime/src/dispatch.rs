@@ -93,6 +93,7 @@ pub const fn is_made_as_it_is(name: Sysno) -> bool {
             | Sysno::execveat
             | Sysno::exit
             | Sysno::set_tid_address
+            | Sysno::set_robust_list
             | Sysno::rt_sigreturn
             | Sysno::rt_sigaction
             | Sysno::sigaltstack
@@ -155,6 +156,11 @@ pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Co
         Sysno::set_tid_address if record::is_on() => {
             thread.clear_word.set(a);
             return made(number, &[0; 6]);
+        }
+        Sysno::set_robust_list if record::is_on() => {
+            // The kernel knows it too, for a thread that is killed.
+            thread.robust.set(a);
+            return made(number, &args);
         }
         // Signals.
         Sysno::rt_sigreturn => return handlers::sigreturn(thread, context),

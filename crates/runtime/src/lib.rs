@@ -31,6 +31,7 @@ pub mod memory;
 pub mod process;
 pub mod record;
 pub mod relocate;
+mod robust;
 pub mod say;
 pub mod seccomp;
 pub mod signal;

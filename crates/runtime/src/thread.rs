@@ -81,6 +81,9 @@ pub struct Thread {
     /// The word that is cleared, and woken, when it ends (`CLONE_CHILD_CLEARTID`), if that is not the
     /// kernel's to do: it would do it while another thread has the turn.
     pub clear_word: Cell<usize>,
+    /// Where the list of its robust locks is, of a thread that is recorded, or replayed: see
+    /// [`crate::robust`].
+    pub robust: Cell<usize>,
     /// What a replayed program is told to be its number. 0: what the kernel says.
     pub told: Cell<i32>,
     /// Where it has noted what its descriptors are, if it has others than its process.

@@ -7,6 +7,7 @@ mod bad;
 mod good;
 #[path = "../guests/mod.rs"]
 mod guests;
+mod servers;
 
 use std::fs;
 use std::path::{Path, PathBuf};

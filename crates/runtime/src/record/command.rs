@@ -1,10 +1,11 @@
 //! Calls of which a command says what they do. What is not here ends a recording.
 
-use linux_raw_sys::errno::{ENOSYS, ENOTTY};
+use linux_raw_sys::errno::{ENODEV, ENOSYS, ENOTTY, EOPNOTSUPP};
 use systable::{Class, Refusal, Sysno};
 
 use super::kinds::{self, Kind};
 use super::walk::Plan;
+use crate::memory;
 use crate::sys::Args;
 
 /// `fcntl` that makes a descriptor.
@@ -32,6 +33,7 @@ pub fn plan(name: Sysno, args: &Args) -> Plan {
         Sysno::prctl => prctl(args),
         Sysno::arch_prctl => arch_prctl(args),
         Sysno::futex => futex(args),
+        Sysno::seccomp => seccomp(args),
         _ => ENDS,
     }
 }
@@ -59,12 +61,16 @@ fn fcntl(args: &Args) -> Plan {
     const F_GETPIPE_SZ: usize = 1032;
     const F_ADD_SEALS: usize = 1033;
     const F_GET_SEALS: usize = 1034;
+    const F_GETLK: usize = 5;
+    const F_OFD_GETLK: usize = 36;
+    const FLOCK: usize = 32;
     const F_OFD_SETLK: usize = 37;
     match args[1] {
         F_DUPFD | F_DUPFD_CLOEXEC | F_GETFD | F_SETFD | F_ADD_SEALS | F_GET_SEALS => EXECUTE,
         F_SETFL | F_SETPIPE_SZ => REPEAT,
         F_SETLK | F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => REPEAT,
         // Signals come from the record.
+        F_GETLK | F_OFD_GETLK => Plan { written: Some((args[2], FLOCK)), ..EMULATE },
         F_GETFL | F_GETPIPE_SZ | F_SETOWN | F_GETOWN | F_SETSIG => EMULATE,
         _ => ENDS,
     }
@@ -83,6 +89,11 @@ fn ioctl(args: &Args) -> Plan {
     const TIOCSPGRP: u32 = 0x5410;
     const TIOCGWINSZ: u32 = 0x5413;
     const TIOCNOTTY: u32 = 0x5422;
+    const SIOCETHTOOL: u32 = 0x8946;
+    /// `struct ifreq`, of what one asks about an interface.
+    const IFREQ: usize = 40;
+    const SIOCGIF: [u32; 9] =
+        [0x8910, 0x8913, 0x8915, 0x8917, 0x8919, 0x891b, 0x8921, 0x8927, 0x8933];
     let written = |len| Plan { written: Some((args[2], len)), ..EMULATE };
     match args[1] as u32 {
         FIOCLEX | FIONCLEX => EXECUTE,
@@ -92,9 +103,34 @@ fn ioctl(args: &Args) -> Plan {
         TIOCGWINSZ => written(8),
         // Signals come from the record.
         FIOASYNC | TCSETS..=TCSETSF | TIOCSPGRP | TIOCNOTTY => EMULATE,
+        SIOCETHTOOL => ethtool(args),
+        command if SIOCGIF.contains(&command) => written(IFREQ),
         // Most ask whether something is a terminal, and it is none.
         _ => Plan { fails_with: &[ENOTTY], ..ENDS },
     }
+}
+
+/// What servers ask about an interface's cable: a structure, which begins with what is asked for.
+fn ethtool(args: &Args) -> Plan {
+    const DATA: usize = 16;
+    const GET_LINK_SETTINGS: u32 = 0x4c;
+    /// In it, how many words of each mask there is room for.
+    const WORDS: usize = 15;
+    let data = memory::read::<usize>(args[2] + DATA).unwrap_or(0);
+    let len = match memory::read::<u32>(data).unwrap_or(0) {
+        // GSET, GLINK, GRXRINGS, GCHANNELS, GET_TS_INFO
+        0x01 => 44,
+        0x0a => 8,
+        0x2d => 192,
+        0x3c => 36,
+        0x41 => 44,
+        GET_LINK_SETTINGS => {
+            let words = memory::read::<u32>(data + WORDS - 3).map_or(0, |four| four >> 24);
+            48 + 3 * 4 * usize::from((words as u8).cast_signed().max(0).unsigned_abs())
+        }
+        _ => return Plan { fails_with: &[EOPNOTSUPP, ENODEV], ..ENDS },
+    };
+    Plan { written: Some((data, len)), ..EMULATE }
 }
 
 /// Options whose value is in the bytes that they are set with, and nowhere else.
@@ -141,6 +177,10 @@ fn prctl(args: &Args) -> Plan {
     const PR_CAPBSET_DROP: usize = 24;
     const PR_SET_TIMERSLACK: usize = 29;
     const PR_GET_TIMERSLACK: usize = 30;
+    const PR_GET_SECCOMP: usize = 21;
+    const PR_SET_SECCOMP: usize = 22;
+    const PR_GET_SECUREBITS: usize = 27;
+    const PR_SET_SECUREBITS: usize = 28;
     const PR_SET_NO_NEW_PRIVS: usize = 38;
     const PR_GET_NO_NEW_PRIVS: usize = 39;
     const PR_SET_THP_DISABLE: usize = 41;
@@ -151,7 +191,9 @@ fn prctl(args: &Args) -> Plan {
         PR_SET_NAME | PR_GET_NAME | PR_GET_DUMPABLE | PR_SET_DUMPABLE | PR_GET_KEEPCAPS
         | PR_SET_KEEPCAPS | PR_CAPBSET_READ | PR_CAPBSET_DROP | PR_SET_NO_NEW_PRIVS
         | PR_GET_NO_NEW_PRIVS | PR_SET_THP_DISABLE | PR_GET_THP_DISABLE | PR_CAP_AMBIENT
-        | PR_SET_VMA => EXECUTE,
+        | PR_SET_VMA | PR_GET_SECUREBITS | PR_SET_SECUREBITS | PR_GET_SECCOMP | PR_SET_SECCOMP => {
+            EXECUTE
+        }
         PR_SET_PDEATHSIG | PR_SET_TIMERSLACK | PR_GET_TIMERSLACK => REPEAT,
         _ => ENDS,
     }
@@ -166,6 +208,19 @@ fn arch_prctl(args: &Args) -> Plan {
         ARCH_SET_FS | ARCH_GET_FS | ARCH_SET_GS | ARCH_GET_GS => EXECUTE,
         // C libraries ask for shadow stacks.
         _ => Plan { fails_with: &[linux_raw_sys::errno::EINVAL, ENOSYS], ..ENDS },
+    }
+}
+
+/// Filters are a process's own. One that tells somebody else of calls is not.
+fn seccomp(args: &Args) -> Plan {
+    const SET_MODE_STRICT: usize = 0;
+    const SET_MODE_FILTER: usize = 1;
+    const GET_ACTION_AVAIL: usize = 2;
+    const NEW_LISTENER: usize = 8;
+    match args[0] {
+        SET_MODE_STRICT | GET_ACTION_AVAIL => EXECUTE,
+        SET_MODE_FILTER if args[1] & NEW_LISTENER == 0 => EXECUTE,
+        _ => ENDS,
     }
 }
 

@@ -46,11 +46,18 @@ const GIVEN: [Sysno; 25] = [
     Sysno::sched_rr_get_interval,
 ];
 
-/// A program begins: its first thread has these numbers.
-pub fn sits(thread: &Thread, tid: i32, pid: i32, told: Option<Ids>) {
-    seats(thread.seat.get(), tid, pid, told);
-    thread.told.set(told.map_or(0, |ids| ids.thread));
-    TOLD.store(told.map_or(0, |ids| ids.process), Relaxed);
+/// A program begins, in this process. Replayed: it is told this number.
+pub fn sits(thread: &Thread, pid: i32, told: Option<i32>) {
+    let seat = thread.seat.get();
+    let (real, known) = turns().ids(seat);
+    // What its parent calls it stays: it may be in a namespace where it has another number.
+    let process = if real.process == 0 { pid } else { real.process };
+    let known = if known.process == 0 { told.unwrap_or(pid) } else { known.process };
+    let of = |number| Ids { thread: number, process: number };
+    turns().set_ids(seat, of(process), of(known));
+    turns().see_others(process == pid);
+    thread.told.set(told.unwrap_or(0));
+    TOLD.store(told.unwrap_or(0), Relaxed);
 }
 
 /// Who sits there.
@@ -61,6 +68,7 @@ pub fn seats(seat: u16, tid: i32, pid: i32, told: Option<Ids>) {
 
 /// A process begins as a copy of another one.
 pub fn begins(thread: &Thread, told: Option<i32>) {
+    turns().see_others(turns().ids(thread.seat.get()).0.process == own_process());
     thread.told.set(told.unwrap_or(0));
     TOLD.store(told.unwrap_or(0), Relaxed);
 }
@@ -69,6 +77,15 @@ pub fn begins(thread: &Thread, told: Option<i32>) {
 pub fn told_process() -> i32 {
     match TOLD.load(Relaxed) {
         0 => own_process(),
+        told => told,
+    }
+}
+
+/// The calling thread, as the program is told.
+pub fn told_thread(thread: &Thread) -> i32 {
+    match thread.told.get() {
+        // SAFETY: changes nothing.
+        0 => unsafe { own!(gettid) }.unwrap_or(0) as i32,
         told => told,
     }
 }

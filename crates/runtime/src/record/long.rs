@@ -1,4 +1,4 @@
-//! A write to a pipe of the program's that is longer than what there may be room for. It is made in pieces, each
+//! A write to a pipe of the program's, or to a stream within it, that is longer than what there may be room for. It is made in pieces, each
 //! in one turn and with a record of its own, and others go on between them, who may read.
 
 use linux_raw_sys::general::F_GETPIPE_SZ;
@@ -20,8 +20,17 @@ const PIECE: usize = 4096;
 
 /// Whether a call, which writes more than a piece to something inside of the program, can be made so.
 pub fn is_possible(name: Sysno, fd: usize) -> bool {
-    // SAFETY: asks, and changes nothing.
-    name == Sysno::write && unsafe { own!(fcntl, fd, F_GETPIPE_SZ) }.is_ok()
+    const SOL_SOCKET: usize = 1;
+    const SO_TYPE: usize = 3;
+    const SOCK_STREAM: u32 = 1;
+    let (mut kind, mut len) = (0u32, 4u32);
+    // SAFETY: these ask, and change nothing.
+    let is_stream = unsafe {
+        own!(fcntl, fd, F_GETPIPE_SZ).is_ok()
+            || own!(getsockopt, fd, SOL_SOCKET, SO_TYPE, &raw mut kind, &raw mut len).is_ok()
+                && kind == SOCK_STREAM
+    };
+    name == Sysno::write && is_stream
 }
 
 /// What was written so far, and what is left.

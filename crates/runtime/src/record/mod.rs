@@ -173,11 +173,10 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
     let mut turn = Turn::held(thread);
     if writes {
         turn.append(&Head::Begin(begin), 0, |_| {});
-        ids::sits(thread, pid as i32, pid as i32, None);
+        ids::sits(thread, pid as i32, None);
     } else {
         let recorded = turn.engine().check_beginning(&begin);
-        let told = recorded.pid as i32;
-        ids::sits(thread, pid as i32, pid as i32, Some(Ids { thread: told, process: told }));
+        ids::sits(thread, pid as i32, Some(recorded.pid as i32));
         // SAFETY: where the kernel has put others.
         unsafe { beginning.random.write(recorded.random) };
     }

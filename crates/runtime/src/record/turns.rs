@@ -261,6 +261,16 @@ impl Turns {
         seat.told_process.store(told.process, Relaxed);
     }
 
+    /// The same, again: to the kernel, and to the program.
+    pub fn ids(&self, number: u16) -> (Ids, Ids) {
+        (self.seat(number).real(), self.seat(number).told())
+    }
+
+    /// Whether this process finds others by their numbers: it is in the same namespace.
+    pub fn see_others(&self, are_seen: bool) {
+        BLIND.store(!are_seen, Relaxed);
+    }
+
     /// What the kernel calls the thread that the program is told to be this one.
     pub fn real(&self, told: Ids) -> Option<Ids> {
         self.find(|seat| {
@@ -416,7 +426,7 @@ impl Turns {
             if let Some(has_it) = self.came(me) {
                 return Ok(has_it);
             }
-            if self.sleep(me, Some(LOOK)) != Err(error(ETIMEDOUT)) {
+            if self.sleep(me) != Err(error(ETIMEDOUT)) {
                 continue;
             }
             let before = core::mem::replace(&mut beats, self.beats.load(Relaxed));
@@ -471,8 +481,18 @@ impl Turns {
                 }
                 return has_it;
             }
-            let _woken = self.sleep(me, None);
+            if self.sleep(me) == Err(error(ETIMEDOUT)) && self.is_holder_dead() {
+                // Killed by somebody: nobody will pass the turn any more.
+                self.end(Over::Fail);
+            }
         }
+    }
+
+    fn is_holder_dead(&self) -> bool {
+        self.with(|line| {
+            let holder = line.holder;
+            holder != NOBODY && has_ended(self.seat(holder).real_process.load(Relaxed), 0)
+        })
     }
 
     /// There are no turns any more.
@@ -508,11 +528,10 @@ impl Turns {
         }
     }
 
-    fn sleep(&self, me: u16, nanoseconds: Option<u64>) -> Result<usize, isize> {
-        let time = [0, nanoseconds.unwrap_or(0)];
-        let time = if nanoseconds.is_some() { time.as_ptr() } else { core::ptr::null() };
+    fn sleep(&self, me: u16) -> Result<usize, isize> {
+        let time = [0, LOOK];
         // SAFETY: waits for the word to change; coming back early is no harm.
-        unsafe { own!(futex, self.seat(me).word.as_ptr(), FUTEX_WAIT, WAITS, time) }
+        unsafe { own!(futex, self.seat(me).word.as_ptr(), FUTEX_WAIT, WAITS, time.as_ptr()) }
     }
 
     fn wake(&self, number: u16, with: u32) {
@@ -577,10 +596,13 @@ impl Seat {
     }
 }
 
+/// Whether this process cannot find others by their numbers.
+static BLIND: AtomicBool = AtomicBool::new(false);
+
 /// Whether a process has ended, also if nobody has waited for it yet, or does so within some milliseconds.
 fn has_ended(process: i32, patience: i32) -> bool {
-    if process == 0 {
-        return false;
+    if process == 0 || BLIND.load(Relaxed) {
+        return patience > 0;
     }
     // SAFETY: a descriptor of the runtime's, which is closed again.
     unsafe {
@@ -591,7 +613,12 @@ fn has_ended(process: i32, patience: i32) -> bool {
                 let _closed = own!(close, fd);
                 ended
             }
-            Err(why) => why == error(ESRCH),
+            Err(why) if why == error(ESRCH) => true,
+            // It cannot be asked. Who only wants to wait does so, for a moment.
+            Err(_) => {
+                let moment = [0u64, 10_000_000];
+                patience > 0 && own!(nanosleep, moment.as_ptr(), 0).is_ok()
+            }
         }
     }
 }

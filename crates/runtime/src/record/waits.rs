@@ -1,5 +1,7 @@
 //! Calls that may wait: for the world, or for another thread of the program.
 
+use core::ptr::null_mut;
+
 use linux_raw_sys::errno::EINTR;
 use linux_raw_sys::general::{F_GETFL, O_NONBLOCK, POLLIN, POLLOUT, SA_RESTART};
 use systable::{Class, Sysno};
@@ -8,7 +10,7 @@ use super::engine::Turn;
 use super::kinds::{self, Kind};
 use super::pieces;
 use crate::own;
-use crate::sys::{self, Args, NOT_MADE, error};
+use crate::sys::{Args, NOT_MADE, error};
 use crate::thread::Thread;
 
 /// What a call may wait for.
@@ -70,13 +72,13 @@ pub fn until_ready(
     if !waits(name, args) {
         return None;
     }
+    // What is asked here the program has not asked, so a filter of its (seccomp) must not see it.
     while !is_ready(args[0], events) && !turn.is_over() {
-        let mut poll = Poll { fd: args[0] as i32, events: events as u16, came: 0 };
-        let at = &raw mut poll as usize;
-        // SAFETY: looks at a descriptor of the program's.
-        let came = turn
-            .apart(|| unsafe { sys::guest(Sysno::poll as usize, &[at, 1, usize::MAX, 0, 0, 0]) });
-        if [NOT_MADE, error(EINTR)].contains(&came) {
+        turn.apart(|| {
+            // A signal that comes a moment before the kernel waits would not end the waiting.
+            while !thread.has_deferred() && !comes_ready(args[0], events, LOOK) {}
+        });
+        if thread.has_deferred() {
             let signal = thread.deferred_signal()?;
             let restarts = thread.process().action(signal).flags & SA_RESTART as usize != 0;
             return Some(if restarts { NOT_MADE } else { error(EINTR) });
@@ -84,6 +86,9 @@ pub fn until_ready(
     }
     None
 }
+
+/// Milliseconds for which a signal may be overlooked.
+const LOOK: u32 = 20;
 
 /// Whether there is what a replayed call reads, or room for what it writes: it was there when it was made, or
 /// comes from a process that is about to end.
@@ -117,20 +122,33 @@ fn waits(name: Sysno, args: &Args) -> bool {
     flags & MSG_DONTWAIT == 0 && of_descriptor.is_ok_and(|flags| flags & O_NONBLOCK as usize == 0)
 }
 
-/// `struct pollfd`.
-#[repr(C)]
-struct Poll {
-    fd: i32,
-    events: u16,
-    came: u16,
-}
+/// `fd_set`, which has room for so many.
+const SET: usize = 1024;
 
 fn is_ready(fd: usize, events: u32) -> bool {
     comes_ready(fd, events, 0)
 }
 
+/// Whether it becomes so within some milliseconds. By `select`: of a process that may open no more files
+/// (`RLIMIT_NOFILE`) the kernel refuses `poll`.
 fn comes_ready(fd: usize, events: u32, patience: u32) -> bool {
-    let mut poll = Poll { fd: fd as i32, events: events as u16, came: 0 };
+    // It is a 32-bit number, and what is above it may be anything.
+    let fd = fd as u32 as usize;
+    let mut time = [u64::from(patience) / 1000, u64::from(patience) % 1000 * 1000];
+    let mut set = [0u64; SET / 64];
+    let mut poll = [fd as u64 | u64::from(events) << 32];
     // SAFETY: looks at a descriptor of the program's.
-    unsafe { own!(poll, &raw mut poll, 1, patience) != Ok(0) }
+    let found = unsafe {
+        if fd < SET {
+            set[fd / 64] = 1 << (fd % 64);
+            let set = set.as_mut_ptr();
+            let [reads, writes] =
+                if events == POLLIN { [set, null_mut()] } else { [null_mut(), set] };
+            own!(select, fd + 1, reads, writes, 0, time.as_mut_ptr())
+        } else {
+            own!(poll, poll.as_mut_ptr(), 1, patience)
+        }
+    };
+    // What cannot be asked for the call itself will say.
+    found != Ok(0) && found != Err(error(EINTR))
 }

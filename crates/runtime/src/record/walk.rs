@@ -23,7 +23,7 @@ use crate::dispatch::{self, Outcome, before_signals};
 use crate::frame::Context;
 use crate::sys::{Args, NOT_MADE, checked, error};
 use crate::thread::Thread;
-use crate::{memory, own};
+use crate::{memory, own, robust};
 
 /// What becomes of a call.
 #[derive(Clone, Copy)]
@@ -191,7 +191,12 @@ impl Of {
     }
 
     pub(super) fn digest(&self) -> u16 {
-        digest(&self.args[..self.entry.arguments.len()])
+        // What a command does not take may be anything.
+        let count = match self.name {
+            Sysno::prctl => 2,
+            _ => self.entry.arguments.len(),
+        };
+        digest(&self.args[..count])
     }
 
     fn wait(&self) -> Wait {
@@ -314,6 +319,7 @@ impl Of {
             return self.make(thread, context);
         }
         self.write_down(&mut turn, 0, &Given::default());
+        robust::release(thread, ids::told_thread(thread));
         if turn.is_over() {
             // It could not be written.
         } else if self.ends_the_process(thread) {
@@ -424,6 +430,7 @@ impl Of {
         if self.exits() {
             turn.engine().go_on(Head::Call(recorded), place);
             before_signals(thread).expect("no signal comes but from the record");
+            robust::release(thread, ids::told_thread(thread));
             if self.ends_the_process(thread) {
                 turn.passes_with_all();
                 if super::is_on() {
