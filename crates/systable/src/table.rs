@@ -177,7 +177,7 @@ table! {
     memfd_create (name P, flags N) EXECUTE;
     memfd_secret (flags N) EXECUTE;
     cachestat (fd FD, range In(Bytes(16)), cstat Out(Bytes(40)), flags N) EMULATE;
-    quotactl (op N, special P, id N, addr InOut(Command)) ENDS;
+    quotactl (op N, special P, id N, addr InOut(Command)) command(0);
     quotactl_fd (fd FD, op N, id N, addr InOut(Command)) ENDS;
 
     // Connections.

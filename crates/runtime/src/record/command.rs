@@ -1,6 +1,7 @@
 //! Calls of which a command says what they do. What is not here ends a recording.
 
-use linux_raw_sys::errno::{ENODEV, ENOSYS, ENOTTY, EOPNOTSUPP};
+use linux_raw_sys::errno::{EACCES, EINVAL, ENODEV, ENOENT, ENOSYS, ENOTBLK, ENOTTY};
+use linux_raw_sys::errno::{EOPNOTSUPP, EPERM, ESRCH};
 use systable::{Class, Refusal, Sysno};
 
 use super::kinds::{self, Kind};
@@ -34,6 +35,8 @@ pub fn plan(name: Sysno, args: &Args) -> Plan {
         Sysno::arch_prctl => arch_prctl(args),
         Sysno::futex => futex(args),
         Sysno::seccomp => seccomp(args),
+        // File servers ask, and most file systems have none.
+        Sysno::quotactl => Plan { fails_with: NO_QUOTA, ..ENDS },
         _ => ENDS,
     }
 }
@@ -210,6 +213,9 @@ fn arch_prctl(args: &Args) -> Plan {
         _ => Plan { fails_with: &[linux_raw_sys::errno::EINVAL, ENOSYS], ..ENDS },
     }
 }
+
+const NO_QUOTA: &[u32] =
+    &[ENOSYS, ESRCH, EPERM, EACCES, ENOENT, ENOTBLK, ENODEV, EINVAL, EOPNOTSUPP];
 
 /// Filters are a process's own. One that tells somebody else of calls is not.
 fn seccomp(args: &Args) -> Plan {

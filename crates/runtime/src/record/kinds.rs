@@ -118,7 +118,7 @@ pub fn opens(name: Sysno) -> bool {
 }
 
 /// Whether it opens what the kernel makes up, as it is at this moment and in this process: below `/proc`, and
-/// `/sys`.
+/// `/sys`. (But for a file of its own that it opens once more.)
 pub fn is_made_up(name: Sysno, args: &Args) -> bool {
     let (dir, path) = match name {
         Sysno::open | Sysno::creat => (AT_FDCWD as usize, args[0]),
@@ -130,6 +130,7 @@ pub fn is_made_up(name: Sysno, args: &Args) -> bool {
         return false;
     }
     match first[0] {
+        b'/' if own_descriptor(path).is_some_and(is_inside) => false,
         b'/' => first.starts_with(b"/proc/") || first.starts_with(b"/sys/"),
         _ => dir as i32 != AT_FDCWD && of(dir) == Kind::World,
     }
@@ -167,6 +168,13 @@ pub fn makes_two(name: Sysno, args: &Args) -> Option<usize> {
         Sysno::socketpair => Some(args[3]),
         _ => None,
     }
+}
+
+/// The descriptor that a path names.
+fn own_descriptor(path: usize) -> Option<usize> {
+    let mut buffer = [0; 40];
+    let text = memory::read_str(path, &mut buffer).ok()?.to_str().ok()?;
+    text.strip_prefix("/proc/self/fd/")?.parse().ok()
 }
 
 /// A call has returned this, and no error: what it says of descriptors. `false`: there are too many.

@@ -33,6 +33,11 @@ int main(void)
 	/* Descriptors and names. */
 	MUST(dup(fd) == 4 && dup2(fd, 9) == 9 && fcntl(9, F_DUPFD_CLOEXEC, 20) == 20);
 	MUST(close(4) == 0 && close(9) == 0 && close(20) == 0 && close(9) == -1);
+	/* Once more, by the number under which it is open: a file like any other. */
+	sprintf(second, "/proc/self/fd/%d", fd);
+	int again = open(second, O_RDONLY);
+	MUST(again == 4 && read(again, buffer, 15) == 15 && lseek(again, 2, SEEK_SET) == 2 && close(again) == 0);
+	SEE(again, "%.15s", buffer);
 	MUST(mkdir("folder", 0755) == 0 && rename("one", "folder/two") == 0);
 	MUST(symlink("folder/two", "link") == 0 && readlink("link", buffer, 64) == 10);
 	MUST(access("one", F_OK) == -1 && open("none", O_RDONLY) == -1);
