@@ -11,8 +11,8 @@ use demo::site::Site;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::Ended;
 use crate::guests::serving::{Running, download, free_port};
+use crate::{Ended, steadfast};
 use tempfile::TempDir;
 
 const CLIENTS: usize = 6;
@@ -27,11 +27,10 @@ struct Recorded {
     expected: Vec<u8>,
     /// What the server needs and writes, in `work`; what it was to begin with, in `before`; the recording.
     folder: TempDir,
-    running: Running,
 }
 
 impl Recorded {
-    fn begin(server: Server) -> Recorded {
+    fn begin(server: Server) -> (Recorded, Running) {
         let folder = tempfile::tempdir().unwrap();
         let work = folder.path().join("work");
         fs::create_dir(&work).unwrap();
@@ -45,13 +44,13 @@ impl Recorded {
         let words = server.command(&place).unwrap();
         assert!(did(Command::new("cp").arg("-a").arg(&work).arg(folder.path().join("before"))));
         let expected = fs::read(site.root().join(Site::LARGE.trim_start_matches('/'))).unwrap();
-        let mut command = steadfast();
+        let mut command = plain();
         command.args(["record", "-o"]).arg(folder.path().join("recording")).arg("--").args(words);
         // A group of its own: it may signal all of it, and it is killed as a whole.
         let running = Running(command.current_dir(&work).process_group(0).spawn().unwrap());
-        let recorded = Recorded { server, at, expected, folder, running };
+        let recorded = Recorded { server, at, expected, folder };
         recorded.serves();
-        recorded
+        (recorded, running)
     }
 
     /// Clients get what is in the files.
@@ -81,15 +80,14 @@ impl Recorded {
         }
     }
 
-    /// The words that replay it, where nothing is yet of what it has written.
-    fn replay(&self) -> Command {
+    /// Has this replay it, where nothing is yet of what it has written.
+    fn replay(&self, mut command: Command) -> Command {
         let work = self.folder.path().join("work");
         fs::remove_dir_all(&work).unwrap();
         assert!(did(Command::new("cp")
             .arg("-a")
             .arg(self.folder.path().join("before"))
             .arg(&work)));
-        let mut command = steadfast();
         command.arg("replay").arg(self.folder.path().join("recording"));
         command
     }
@@ -99,7 +97,8 @@ fn did(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-fn steadfast() -> Command {
+/// Without anybody who waits for it, and would get its signals.
+fn plain() -> Command {
     Command::new(env!("CARGO_BIN_EXE_steadfast"))
 }
 
@@ -121,12 +120,12 @@ impl Drop for Group {
 
 /// Ended as its operator ends it, and replayed: `whole` if it ends itself.
 fn replayed(server: Server, ends_with: Signal, whole: bool) {
-    let mut recorded = Recorded::begin(server);
-    let _group = Group::of(&recorded.running);
-    recorded.running.signal(ends_with);
-    recorded.running.0.wait().unwrap();
+    let (recorded, running) = Recorded::begin(server);
+    let _group = Group::of(&running);
+    running.signal(ends_with);
+    running.end();
     for _ in 0..REPLAYS {
-        let replay = Ended::of(recorded.replay().output());
+        let replay = Ended::of(recorded.replay(steadfast()).output());
         let last = if whole { "to where it ended with status 0\n" } else { "or still runs\n" };
         assert!(replay.status == Some(0) && replay.says.ends_with(last), "{server}: {replay:?}");
     }
@@ -134,10 +133,10 @@ fn replayed(server: Server, ends_with: Signal, whole: bool) {
 
 /// Killed with all its processes, and gone on with.
 fn goes_on(server: Server, ends_with: Signal) {
-    let mut recorded = Recorded::begin(server);
-    drop(Group::of(&recorded.running));
-    recorded.running.0.wait().unwrap();
-    let mut live = recorded.replay();
+    let (recorded, running) = Recorded::begin(server);
+    drop(Group::of(&running));
+    running.end();
+    let mut live = recorded.replay(plain());
     let live = Running(live.arg("--go-live").process_group(0).spawn().unwrap());
     let _group = Group::of(&live);
     recorded.serves();

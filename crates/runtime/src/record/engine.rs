@@ -9,7 +9,7 @@ use linux_raw_sys::general::{SIGSEGV, SIGSTOP};
 use recording::{Begin, End, Head, Place, Turn as Next};
 
 use super::group::{self, turns};
-use super::report::{self, Brief, SHOWN};
+use super::report::{self, Brief, Difference, SHOWN};
 use super::stream::{self, Stream};
 use super::timers::Timers;
 use super::turns::{Left, Over, Taken};
@@ -229,8 +229,7 @@ impl Turn {
         let engine = self.engine();
         engine.calls += 1;
         if (wanted || engine.calls >= CALLS) && turns().are_awaited() {
-            turns().leave(self.thread.seat.get(), Left::Behind);
-            self.take();
+            self.behind(|| ());
         }
     }
 
@@ -294,37 +293,31 @@ impl Turn {
     pub fn passes_for_ever(mut self) {
         turns().dismiss(self.thread.seat.get());
         self.must_pass();
+        self.is_over = true;
     }
 
     /// Replayed: the process ends where it ended. Others go on, once it has.
     pub fn passes_with_all(mut self) {
         self.ends_with_all();
         self.must_pass();
+        self.is_over = true;
     }
 
     /// Replayed: the same, where somebody else has gone on for certain, unless the recording ends there.
     pub fn must_give_way(&mut self) {
-        self.must_pass();
-        // It has been given away, and is not over.
-        if super::is_on() {
-            self.is_over = false;
+        if self.must_pass() {
             self.waits();
         }
     }
 
-    fn must_pass(&mut self) {
-        if self.passes(true) {
-            self.is_over = true;
-            return;
+    /// `false`: the recording ends there.
+    fn must_pass(&mut self) -> bool {
+        let passes = self.passes(true);
+        if !passes && !self.stops() {
+            let other = self.engine().other();
+            self.engine().differs(format_args!("another thread goes on\n  {other}"));
         }
-        match self.engine().peek() {
-            None | Some((Head::End(_), ..)) => self.stop(),
-            Some((other, ..)) => failed(format_args!(
-                "the replay is not what was recorded, behind {}.\n  another thread goes on\n  {}",
-                self.engine(),
-                report::Difference::Other(other)
-            )),
-        }
+        passes
     }
 
     fn passes(&mut self, behind: bool) -> bool {
@@ -333,9 +326,7 @@ impl Turn {
             Some((head @ Head::Turn(next), _, place)) if next.behind == behind => {
                 engine.go_on(head, place);
                 if !turns().pass(next.thread) {
-                    failed(format_args!(
-                        "the replay is not what was recorded, behind {engine}.\n  there is no such thread"
-                    ));
+                    engine.differs(format_args!("there is no such thread"));
                 }
                 true
             }
@@ -373,13 +364,14 @@ impl Turn {
         engine.stream.cut();
     }
 
-    /// Replayed: there is nothing more. The program ends, or goes on for real.
-    pub fn stop(&mut self) {
+    /// Replayed: whether there is nothing more. Then the program ends, or goes on for real.
+    pub fn stops(&mut self) -> bool {
         let engine = self.engine();
         let (count, live) = (engine.count, matches!(engine.way, Way::Replay { live: true, .. }));
         let end = match engine.peek() {
+            None => None,
             Some((head @ Head::End(_), ..)) => Some(Brief(head)),
-            _ => None,
+            Some(_) => return false,
         };
         let say = |what: fmt::Arguments| match live {
             true => say::line(format_args!("{what}; the program goes on")),
@@ -394,6 +386,7 @@ impl Turn {
             )),
         }
         self.goes_on(Over::GoOn);
+        true
     }
 
     /// Nothing is recorded, or replayed, any more. All threads of all processes go on.
@@ -480,6 +473,17 @@ impl Engine {
         }
         self.go_on(head, place);
         recorded
+    }
+
+    /// What there is instead of what should be there. There is something.
+    pub fn other(&mut self) -> Difference {
+        let (head, ..) = self.peek().expect("the recording does not end here");
+        Difference::Other(head)
+    }
+
+    /// The replay fails, because of this.
+    pub fn differs(&self, what: fmt::Arguments) -> ! {
+        failed(format_args!("the replay is not what was recorded, behind {self}.\n  {what}"))
     }
 
     /// The program ends where it ended.

@@ -56,21 +56,19 @@ pub fn sits(thread: &Thread, pid: i32, told: Option<i32>) {
     let of = |number| Ids { thread: number, process: number };
     turns().set_ids(seat, of(process), of(known));
     turns().see_others(process == pid);
-    thread.told.set(told.unwrap_or(0));
-    TOLD.store(told.unwrap_or(0), Relaxed);
+    is_told(thread, told);
 }
 
-/// Who sits there.
-pub fn seats(seat: u16, tid: i32, pid: i32, told: Option<Ids>) {
-    let real = Ids { thread: tid, process: pid };
-    turns().set_ids(seat, real, told.unwrap_or(real));
+/// What the first thread of a process is told to be its number, and the process's.
+fn is_told(thread: &Thread, told: Option<i32>) {
+    thread.told.set(told.unwrap_or(0));
+    TOLD.store(told.unwrap_or(0), Relaxed);
 }
 
 /// A process begins as a copy of another one.
 pub fn begins(thread: &Thread, told: Option<i32>) {
     turns().see_others(turns().ids(thread.seat.get()).0.process == own_process());
-    thread.told.set(told.unwrap_or(0));
-    TOLD.store(told.unwrap_or(0), Relaxed);
+    is_told(thread, told);
 }
 
 /// This process, as the program is told.
@@ -105,8 +103,7 @@ pub fn go_on() {
 
 /// A child of a program that goes on for real has a number of its own.
 pub fn forget(thread: &Thread) {
-    TOLD.store(0, Relaxed);
-    thread.told.set(0);
+    is_told(thread, None);
 }
 
 /// What a program that goes on for real is told about itself.

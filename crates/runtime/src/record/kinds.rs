@@ -222,20 +222,29 @@ fn both(at: usize) -> bool {
 
 /// Of something that another process has sent.
 fn of_sent(fd: usize) -> Kind {
-    const SOL_SOCKET: usize = 1;
     const SO_DOMAIN: usize = 39;
     const AF_UNIX: u32 = 1;
-    let (mut domain, mut len) = (0u32, 4u32);
-    // SAFETY: asks, and changes nothing.
-    let asked =
-        unsafe { own!(getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &raw mut domain, &raw mut len) };
-    match asked {
-        Ok(_) if domain == AF_UNIX => Kind::Inside,
-        Ok(_) => Kind::Connection,
-        // SAFETY: as above.
-        Err(_) if unsafe { own!(fcntl, fd, F_GETPIPE_SZ) }.is_ok() => Kind::Inside,
-        Err(_) => of_path(fd),
+    match socket_option(fd, SO_DOMAIN) {
+        Some(AF_UNIX) => Kind::Inside,
+        Some(_) => Kind::Connection,
+        None if is_pipe(fd) => Kind::Inside,
+        None => of_path(fd),
     }
+}
+
+/// Whether it is an end of a pipe.
+pub fn is_pipe(fd: usize) -> bool {
+    // SAFETY: asks, and changes nothing.
+    unsafe { own!(fcntl, fd, F_GETPIPE_SZ) }.is_ok()
+}
+
+/// A number that a socket says of itself. `None`: it is no socket.
+pub fn socket_option(fd: usize, option: usize) -> Option<u32> {
+    const SOL_SOCKET: usize = 1;
+    let (mut value, mut len) = (0u32, 4u32);
+    // SAFETY: asks, and changes nothing.
+    let asked = unsafe { own!(getsockopt, fd, SOL_SOCKET, option, &raw mut value, &raw mut len) };
+    asked.is_ok().then_some(value)
 }
 
 /// Of something that was opened by its path.

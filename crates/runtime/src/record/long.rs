@@ -1,36 +1,25 @@
 //! A write to a pipe of the program's, or to a stream within it, that is longer than what there may be room for. It is made in pieces, each
 //! in one turn and with a record of its own, and others go on between them, who may read.
 
-use linux_raw_sys::general::F_GETPIPE_SZ;
 use recording::{Call, Hasher, Head, Payload};
 use systable::Sysno;
 
 use super::engine::Turn;
+use super::kinds;
 use super::report::Difference;
-use super::waits;
+use super::waits::{self, PIPE_BUF};
 use super::walk::{Of, bytes};
 use crate::dispatch::{self, Outcome};
 use crate::frame::Context;
-use crate::own;
 use crate::sys::NOT_MADE;
 use crate::thread::Thread;
 
-/// A piece: for so much a pipe has room if it has any.
-const PIECE: usize = 4096;
-
 /// Whether a call, which writes more than a piece to something inside of the program, can be made so.
 pub fn is_possible(name: Sysno, fd: usize) -> bool {
-    const SOL_SOCKET: usize = 1;
     const SO_TYPE: usize = 3;
     const SOCK_STREAM: u32 = 1;
-    let (mut kind, mut len) = (0u32, 4u32);
-    // SAFETY: these ask, and change nothing.
-    let is_stream = unsafe {
-        own!(fcntl, fd, F_GETPIPE_SZ).is_ok()
-            || own!(getsockopt, fd, SOL_SOCKET, SO_TYPE, &raw mut kind, &raw mut len).is_ok()
-                && kind == SOCK_STREAM
-    };
-    name == Sysno::write && is_stream
+    let is_stream = || kinds::socket_option(fd, SO_TYPE) == Some(SOCK_STREAM);
+    name == Sysno::write && (kinds::is_pipe(fd) || is_stream())
 }
 
 /// What was written so far, and what is left.
@@ -69,7 +58,7 @@ impl Of {
                 thread.not_made.set(true);
                 return Outcome::Value(NOT_MADE);
             }
-            let args = self.piece(&progress, PIECE.min(progress.len - progress.done));
+            let args = self.piece(&progress, PIPE_BUF.min(progress.len - progress.done));
             let result = match stopped {
                 Some(NOT_MADE) => 0,
                 Some(error) => error,
@@ -113,18 +102,12 @@ impl Of {
         let mut progress = Progress { done: 0, len: self.args[2] };
         loop {
             turn.gives_way(false);
-            let is_over = turn.is_over() || {
-                let engine = turn.engine();
-                if progress.done == 0 && engine.take_signal(thread, true) {
-                    return Outcome::Value(NOT_MADE);
-                }
-                let ends = matches!(engine.peek(), None | Some((Head::End(_), ..)));
-                if ends {
-                    turn.stop();
-                }
-                ends
-            };
-            if is_over {
+            let is_signal =
+                !turn.is_over() && progress.done == 0 && turn.engine().take_signal(thread, true);
+            if is_signal {
+                return Outcome::Value(NOT_MADE);
+            }
+            if turn.is_over() || turn.stops() {
                 // What is left is written for real.
                 let (number, args) = self.piece(&progress, progress.len - progress.done);
                 let Outcome::Value(rest) = dispatch::call(thread, number, args, context) else {

@@ -8,7 +8,7 @@
 //! at a time goes on ([`turns`]).
 //!
 //! What is not understood ends the recording, never the program: it is said, and the program goes on
-//! without being recorded. So far that is so for a child, too. A replay ends with the first difference.
+//! without being recorded. A replay ends with the first difference.
 //!
 //! Code here runs where a call is dispatched. A thread does not enter it twice: signal handlers of the
 //! runtime that interrupt it only take note of the signal.
@@ -47,7 +47,7 @@ use crate::{own, say, signal, site};
 
 use engine::{Turn, failed};
 use group::turns;
-use report::{Difference, Where};
+use report::Where;
 use stream::Stream;
 use turns::Ids;
 
@@ -143,10 +143,11 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
         // SAFETY: mapped a moment ago, to be read and executed.
         code.add(unsafe { slice::from_raw_parts(from as *const u8, to - from) });
     }
-    // SAFETY: where the kernel has put them; and a number.
-    let (random, pid) = unsafe { (beginning.random.read(), own!(getpid).unwrap_or(0) as u32) };
+    // SAFETY: where the kernel has put them.
+    let random = unsafe { beginning.random.read() };
+    let pid = ids::own_process();
     let stack = beginning.stack as u64;
-    let begin = Begin { random, stack, code: code.hash(), pid };
+    let begin = Begin { random, stack, code: code.hash(), pid: pid.cast_unsigned() };
     let Recorder { fd, group, seat, way } = recorder;
     let (fd, writes) = (fd as usize, way == Way::Record);
     if let Err(why) = group::join(group as usize) {
@@ -173,10 +174,10 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
     let mut turn = Turn::held(thread);
     if writes {
         turn.append(&Head::Begin(begin), 0, |_| {});
-        ids::sits(thread, pid as i32, None);
+        ids::sits(thread, pid, None);
     } else {
         let recorded = turn.engine().check_beginning(&begin);
-        ids::sits(thread, pid as i32, Some(recorded.pid as i32));
+        ids::sits(thread, pid, Some(recorded.pid.cast_signed()));
         // SAFETY: where the kernel has put others.
         unsafe { beginning.random.write(recorded.random) };
     }
@@ -233,7 +234,8 @@ impl Newborn {
             Ids { thread: told, process }
         });
         let process = if is_process { tid } else { ids::own_process() };
-        ids::seats(self.seat, tid, process, told);
+        let real = Ids { thread: tid, process };
+        turns().set_ids(self.seat, real, told.unwrap_or(real));
         self.told.unwrap_or(tid)
     }
 
@@ -241,11 +243,9 @@ impl Newborn {
     pub fn begins(&self, thread: &'static Thread) -> i32 {
         thread.seat.set(self.seat);
         *engine::timers() = timers::Timers::new();
-        // SAFETY: changes nothing.
-        let pid = unsafe { own!(getpid) }.unwrap_or(0) as i32;
         arrive(thread);
         ids::begins(thread, self.told);
-        self.told.unwrap_or(pid)
+        ids::told_process()
     }
 }
 
@@ -302,25 +302,18 @@ pub fn reads_the_clock(thread: &'static Thread, info: &SigInfo, context: &mut Co
         turn.append(&Head::Tsc(counter, processor), 0, |_| {});
         (counter, processor)
     } else {
-        let engine = turn.engine();
-        match engine.peek() {
-            Some((head @ Head::Tsc(counter, processor), _, place)) => {
-                engine.go_on(head, place);
-                (counter, processor)
-            }
-            Some((Head::End(_), ..)) | None => {
-                turn.stop();
-                return true;
-            }
-            Some((other, ..)) => {
-                let at = Where::of(context);
-                failed(format_args!(
-                    "the replay is not what was recorded, behind {engine}.\n  the program reads \
-                    the time stamp counter\n  {}\n  at: {at}",
-                    Difference::Other(other)
-                ))
-            }
+        if turn.stops() {
+            return true;
         }
+        let engine = turn.engine();
+        let Some((head @ Head::Tsc(counter, processor), _, place)) = engine.peek() else {
+            let (other, at) = (engine.other(), Where::of(context));
+            engine.differs(format_args!(
+                "the program reads the time stamp counter\n  {other}\n  at: {at}"
+            ))
+        };
+        engine.go_on(head, place);
+        (counter, processor)
     };
     tsc::go_on(context, len, read);
     true

@@ -30,6 +30,8 @@ const NOBODY: u16 = 0;
 
 /// Who waits in the line looks so often, in nanoseconds, whether the one who has the turn is still there.
 const LOOK: u64 = 100_000_000;
+/// So many looks, without a call of whoever has the turn, are enough: five seconds.
+const PATIENCE: u32 = 50;
 
 /// What becomes of who waits on a seat.
 const IDLE: u32 = 0;
@@ -109,7 +111,7 @@ pub struct Ids {
 pub enum Over {
     /// All go on, as they like.
     GoOn = 1,
-    /// The same, but that one may be about to make a call which finds out nothing but that.
+    /// The same; who made no calls has yet to find out.
     Stuck = 2,
     /// A replay has come to its end, and all end as well.
     End = 3,
@@ -241,8 +243,8 @@ impl Turns {
     pub fn admit(&self, parent: u16, is_process: bool) -> Option<u16> {
         self.shared.store(true, Relaxed);
         self.with(|_| {
-            let free = (FIRST..).zip(&self.seats[FIRST.into()..]);
-            let (number, seat) = { free }.find(|(_, seat)| seat.process.load(Relaxed) == NOBODY)?;
+            let number = (FIRST..SEATS as u16).find(|&seat| self.process_of(seat) == NOBODY)?;
+            let seat = self.seat(number);
             let process = if is_process { number } else { self.process_of(parent) };
             seat.word.store(IDLE, Relaxed);
             seat.ended.store(false, Relaxed);
@@ -329,14 +331,9 @@ impl Turns {
     }
 
     /// A process has ended and was waited for. Whether it had not said so before. By whoever has the turn.
-    pub fn bury(&self, told: impl Fn(Ids, Ids) -> bool) -> Option<bool> {
+    pub fn bury(&self, is_it: impl Fn(Ids, Ids) -> bool) -> Option<bool> {
         self.with(|line| {
-            let first = (FIRST..SEATS as u16).find(|&number| {
-                let seat = self.seat(number);
-                let process = seat.process.load(Relaxed);
-                process != NOBODY && told(seat.real(), seat.told())
-            })?;
-            let process = self.process_of(first);
+            let process = self.find(|seat| is_it(seat.real(), seat.told()))?.process.load(Relaxed);
             let unannounced = !self.seat(process).ended.load(Relaxed);
             for other in self.of_process(process) {
                 self.empty(line, other);
@@ -552,9 +549,6 @@ impl Turns {
         look(unsafe { &mut *self.line.get() })
     }
 }
-
-/// So many looks, without a call of whoever has the turn, are enough: five seconds.
-const PATIENCE: u32 = 50;
 
 impl Line {
     fn append(&mut self, turns: &Turns, number: u16) {

@@ -25,8 +25,8 @@ pub enum Wait {
     Inside(u32),
 }
 
-/// The most that is written to a pipe at once.
-const PIPE_BUF: usize = 4096;
+/// For so many bytes there is room in a pipe if there is any.
+pub const PIPE_BUF: usize = 4096;
 
 /// What such a call may wait for.
 pub fn of(name: Sysno, class: Class, args: &Args) -> Wait {

@@ -10,7 +10,7 @@ use linux_raw_sys::general::{
 use recording::{Call, End, Hasher, Head, Payload, Place, digest};
 use systable::{Class, Entry, Refusal, Rule, Sysno};
 
-use super::engine::{self, Turn, failed};
+use super::engine::{self, Turn};
 use super::group::turns;
 use super::kinds::{self, Kind};
 use super::pieces::{self, Given, Piece};
@@ -420,7 +420,7 @@ impl Of {
                 engine.finish(status)
             }
             Some((Head::End(_), ..)) | None => {
-                turn.stop();
+                turn.stops();
                 return self.make_for_real(thread, context);
             }
             Some(_) => {}
@@ -500,8 +500,10 @@ impl Of {
             {
                 (call, payload, place)
             }
-            Some((other, ..)) => self.differs(turn, &Difference::Other(other), context),
-            None => unreachable!("there is one"),
+            _ => {
+                let other = turn.engine().other();
+                self.differs(turn, &other, context)
+            }
         }
     }
 
@@ -643,13 +645,9 @@ impl Of {
     }
 
     pub(super) fn differs(&self, turn: &mut Turn, difference: &Difference, context: &Context) -> ! {
-        let engine = turn.engine();
         let made = Made { number: self.number(), args: &self.args };
         let at = Where::of(context);
-        failed(format_args!(
-            "the replay is not what was recorded, behind {engine}.\n  the program makes: {made}\n  \
-            {difference}\n  at: {at}"
-        ))
+        turn.engine().differs(format_args!("the program makes: {made}\n  {difference}\n  at: {at}"))
     }
 }
 
