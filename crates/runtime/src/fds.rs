@@ -1,7 +1,7 @@
 //! The descriptors that are the runtime's: its own image, from which it starts programs, and the recording.
 //! The program is not to close them, and finds their numbers free if it wants them.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use linux_raw_sys::general::F_DUPFD;
 use systable::Sysno;
@@ -12,16 +12,51 @@ use crate::{own, record, say, site, sys};
 /// Of `close_range`: the caller gets a table of descriptors of its own.
 const CLOSE_RANGE_UNSHARE: usize = 2;
 
+/// One of them, if there is one. It may have to move.
+pub struct Own(AtomicUsize);
+
+const NONE: usize = usize::MAX;
+
+impl Own {
+    /// None.
+    pub const fn none() -> Own {
+        Own(AtomicUsize::new(NONE))
+    }
+
+    /// Its number.
+    pub fn get(&self) -> Option<usize> {
+        let fd = self.0.load(Relaxed);
+        (fd != NONE).then_some(fd)
+    }
+
+    /// It has this number from now on.
+    pub fn set(&self, fd: usize) {
+        self.0.store(fd, Relaxed);
+    }
+
+    /// Gives it back.
+    pub fn close(&self) {
+        let fd = self.0.swap(NONE, Relaxed);
+        if fd != NONE {
+            // SAFETY: the runtime's own, which nothing uses any more.
+            let _closed = unsafe { own!(close, fd) };
+        }
+    }
+}
+
+/// The recording, what its processes share, and what is left of standard error.
+static MOVABLE: [&Own; 3] = [&record::STREAM_FD, &record::GROUP_FD, &say::VOICE];
+
 /// Whether this is one of the runtime's own.
 pub fn is_own(thread: &Thread, fd: usize) -> bool {
     own(thread).contains(&Some(fd))
 }
 
-/// The image, the recording, and what is left of standard error.
+/// The image, and the others.
 fn own(thread: &Thread) -> [Option<usize>; 4] {
     let image = usize::try_from(thread.process().image_fd.load(Relaxed)).ok();
-    let [recording, group] = record::own_fds();
-    [image, recording, group, say::own_fd()]
+    let [recording, group, voice] = MOVABLE.map(Own::get);
+    [image, recording, group, voice]
 }
 
 /// Moves the runtime's descriptor, if it is where the program wants to have one.
@@ -32,10 +67,8 @@ pub fn make_room(thread: &Thread, fd: usize) {
     // SAFETY: a further descriptor for the same file, above that number or else below it.
     let moved =
         unsafe { own!(fcntl, fd, F_DUPFD, fd + 1).or_else(|_| own!(fcntl, fd, F_DUPFD, 3)) };
-    if record::own_fds().contains(&Some(fd)) {
-        let _stays = moved.map(|to| record::move_fd(fd, to));
-    } else if say::own_fd() == Some(fd) {
-        let _stays = moved.map(say::to);
+    if let Some(own) = MOVABLE.iter().find(|own| own.get() == Some(fd)) {
+        let _stays = moved.map(|to| own.set(to));
     } else {
         // There is none left: the program cannot execute another one, but for the rest it goes on.
         // Threads remember where it was.

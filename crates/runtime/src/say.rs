@@ -1,15 +1,17 @@
 //! What the runtime has to say, on standard error: a line, as a rule the last one.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::fds::Own;
 use crate::own;
 
 /// Bytes of the longest thing that is said.
 const ROOM: usize = 2048;
 
 const STDERR: usize = 2;
-static VOICE: AtomicUsize = AtomicUsize::new(STDERR);
+
+/// Where what is said goes, if that is a descriptor of the runtime's own.
+pub static VOICE: Own = Own::none();
 
 /// A line under construction; what does not fit is left out.
 struct Line {
@@ -31,27 +33,8 @@ pub fn line(what: fmt::Arguments) {
     let mut line = Line { bytes: [0; ROOM], len: 0 };
     let _cut = writeln!(line, "steadfast: {what}");
     // SAFETY: writes what is in the line.
-    let _written = unsafe { own!(write, VOICE.load(Relaxed), line.bytes.as_ptr(), line.len) };
-}
-
-/// What is said goes to this descriptor from now on.
-pub fn to(fd: usize) {
-    VOICE.store(fd, Relaxed);
-}
-
-/// And from now on to the program's standard error again.
-pub fn as_the_program() {
-    let voice = VOICE.swap(STDERR, Relaxed);
-    if voice != STDERR {
-        // SAFETY: the runtime's own descriptor, which nothing uses any more.
-        let _closed = unsafe { own!(close, voice) };
-    }
-}
-
-/// Where it goes, if that is a descriptor of the runtime's own.
-pub fn own_fd() -> Option<usize> {
-    let voice = VOICE.load(Relaxed);
-    (voice != STDERR).then_some(voice)
+    let _written =
+        unsafe { own!(write, VOICE.get().unwrap_or(STDERR), line.bytes.as_ptr(), line.len) };
 }
 
 /// Says why, and ends the process with `status`.

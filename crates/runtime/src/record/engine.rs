@@ -72,14 +72,14 @@ pub fn heir(thread: &Thread) -> Option<Recorder> {
     if !super::is_on() {
         return None;
     }
-    let (fd, group) = (stream::own_fd()? as i32, group::own_fd()? as i32);
+    let (fd, group) = (stream::FD.get()? as i32, group::FD.get()? as i32);
     kinds::leave();
     Some(Recorder { fd, group, seat: thread.seat.get(), way: group::engine().way })
 }
 
 /// Says why, and ends the replay: all its processes.
 pub fn quit(status: i32, why: fmt::Arguments) -> ! {
-    if group::own_fd().is_some() {
+    if group::FD.get().is_some() {
         say::line(why);
         turns().end(if status == 0 { Over::End } else { Over::Fail });
         end_as_all();
@@ -135,8 +135,9 @@ fn hears(thread: &Thread) {
         site::enter(turns().over() == Some(Over::Stuck));
     }
     stream::close();
-    group::leave();
-    say::as_the_program();
+    // Its memory stays: a thread may still look at it.
+    group::FD.close();
+    say::VOICE.close();
     tsc::allow(true);
 }
 

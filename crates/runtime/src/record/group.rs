@@ -6,13 +6,14 @@
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
 
 use super::engine::Engine;
 use super::kinds;
 use super::turns::Turns;
+use crate::fds::Own;
 use crate::layout::{GROUP, page_up};
 use crate::own;
 
@@ -31,9 +32,8 @@ pub const LEN: usize = page_up(size_of::<Group>());
 
 const _: () = assert!(LEN <= GROUP.end - GROUP.start);
 
-/// The descriptor of its file.
-static FD: AtomicUsize = AtomicUsize::new(NONE);
-const NONE: usize = usize::MAX;
+/// The descriptor of its file. None: this process does not belong to one, or no more.
+pub static FD: Own = Own::none();
 
 /// Maps it, from its descriptor.
 ///
@@ -43,26 +43,8 @@ pub fn join(fd: usize) -> Result<(), isize> {
     let (access, flags) = (PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED);
     // SAFETY: nothing else is ever there.
     unsafe { own!(mmap, GROUP.start, LEN, access, flags, fd, 0)? };
-    move_fd(fd);
+    FD.set(fd);
     Ok(())
-}
-
-/// Its descriptor, if this process belongs to one.
-pub fn own_fd() -> Option<usize> {
-    let fd = FD.load(Relaxed);
-    (fd != NONE).then_some(fd)
-}
-
-/// It has another one from now on.
-pub fn move_fd(fd: usize) {
-    FD.store(fd, Relaxed);
-}
-
-/// This process does not belong to it any more: its descriptor is given back. The memory stays: a thread may
-/// still look at it.
-pub fn leave() {
-    // SAFETY: the runtime's own.
-    let _closed = unsafe { own!(close, FD.swap(NONE, Relaxed)) };
 }
 
 fn group() -> &'static Group {

@@ -21,6 +21,7 @@ pub mod ids;
 mod kinds;
 mod long;
 mod pieces;
+mod placed;
 pub mod report;
 mod stream;
 mod timers;
@@ -52,8 +53,9 @@ use stream::Stream;
 use turns::Ids;
 
 pub use engine::heir;
-pub use group::LEN as GROUP_LEN;
+pub use group::{FD as GROUP_FD, LEN as GROUP_LEN};
 pub use kinds::{forget_table, table_for_child};
+pub use stream::FD as STREAM_FD;
 
 const OFF: u8 = 0;
 const RECORD: u8 = 1;
@@ -96,20 +98,6 @@ fn ends() -> bool {
         site::enter(false);
     }
     ends
-}
-
-/// The descriptors that are the recording's.
-pub fn own_fds() -> [Option<usize>; 2] {
-    [stream::own_fd(), group::own_fd()]
-}
-
-/// One of them has another number from now on.
-pub fn move_fd(from: usize, to: usize) {
-    if stream::own_fd() == Some(from) {
-        stream::move_fd(to);
-    } else if group::own_fd() == Some(from) {
-        group::move_fd(to);
-    }
 }
 
 /// Whether the program is recorded, or replayed.
@@ -166,7 +154,7 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
         engine::make(way, stream);
     } else {
         thread.seat.set(seat);
-        stream::move_fd(fd);
+        stream::FD.set(fd);
         kinds::inherit();
         turns().dismiss_others(seat);
     }
@@ -189,7 +177,7 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
 fn keep_voice(above: usize) {
     // SAFETY: a further descriptor of it.
     if let Ok(fd) = unsafe { own!(fcntl, 2, F_DUPFD_CLOEXEC, above + 1) } {
-        say::to(fd);
+        say::VOICE.set(fd);
     }
 }
 

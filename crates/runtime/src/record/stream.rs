@@ -8,6 +8,7 @@ use linux_raw_sys::errno::{EFBIG, EOPNOTSUPP};
 use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
 use recording::{Damage, Head, MAGIC, MOST, Place, Record};
 
+use crate::fds::Own;
 use crate::layout::{PAGE, STREAM, page_down, page_up};
 use crate::own;
 use crate::sys::error;
@@ -18,18 +19,11 @@ const WINDOW: usize = 64 << 20;
 const STEP: u64 = 4 << 20;
 
 /// The descriptor of the file. There is one recording in a process.
-static FD: AtomicUsize = AtomicUsize::new(NONE);
-const NONE: usize = usize::MAX;
+pub static FD: Own = Own::none();
 
-/// The descriptor of the recording, if there is one.
-pub fn own_fd() -> Option<usize> {
-    let fd = FD.load(Relaxed);
-    (fd != NONE).then_some(fd)
-}
-
-/// It has another one from now on.
-pub fn move_fd(fd: usize) {
-    FD.store(fd, Relaxed);
+/// To the kernel.
+fn fd() -> usize {
+    FD.get().expect("there is a recording")
 }
 
 /// Where in the file this process has its window, and the window's length.
@@ -51,7 +45,7 @@ impl Stream {
     /// The kernel's.
     pub fn create(fd: usize) -> Result<Stream, isize> {
         let mut stream = Stream { place: Place::FIRST, len: 0, writes: true };
-        move_fd(fd);
+        FD.set(fd);
         stream.make_room(MAGIC.len())?;
         // SAFETY: the window is mapped, and as long.
         unsafe { slice::from_raw_parts_mut(STREAM.start as *mut u8, MAGIC.len()) }
@@ -66,7 +60,7 @@ impl Stream {
     pub fn open(fd: usize) -> Result<Result<Stream, Damage>, isize> {
         let len = len(fd)?;
         let stream = Stream { place: Place::FIRST, len, writes: false };
-        move_fd(fd);
+        FD.set(fd);
         if len < MAGIC.len() as u64 {
             return Ok(Err(Damage::Magic));
         }
@@ -132,7 +126,7 @@ impl Stream {
     pub fn cut(&self) {
         if self.writes {
             // SAFETY: the runtime's own descriptor. Nothing is read or written behind this.
-            let _cut = unsafe { own!(ftruncate, FD.load(Relaxed), self.place.at) };
+            let _cut = unsafe { own!(ftruncate, fd(), self.place.at) };
         }
     }
 
@@ -161,7 +155,7 @@ impl Stream {
 
     fn allocate(&mut self) -> Result<(), isize> {
         // SAFETY: makes the file longer.
-        match unsafe { own!(fallocate, FD.load(Relaxed), 0, self.len, STEP) } {
+        match unsafe { own!(fallocate, fd(), 0, self.len, STEP) } {
             Err(why) if why == error(EOPNOTSUPP) => self.write_zeros()?,
             other => {
                 other?;
@@ -177,7 +171,7 @@ impl Stream {
         let mut at = self.len;
         while at < self.len + STEP {
             // SAFETY: makes the file longer.
-            at += unsafe { own!(pwrite64, FD.load(Relaxed), ZEROS.as_ptr(), PAGE, at)? } as u64;
+            at += unsafe { own!(pwrite64, fd(), ZEROS.as_ptr(), PAGE, at)? } as u64;
         }
         Ok(())
     }
@@ -190,9 +184,7 @@ impl Stream {
         }
         let access = if self.writes { PROT_READ | PROT_WRITE } else { PROT_READ };
         // SAFETY: nothing else is ever in this place.
-        unsafe {
-            own!(mmap, STREAM.start, len, access, MAP_SHARED | MAP_FIXED, FD.load(Relaxed), from)?
-        };
+        unsafe { own!(mmap, STREAM.start, len, access, MAP_SHARED | MAP_FIXED, fd(), from)? };
         WINDOW_FROM.store(from as u64, Relaxed);
         WINDOW_LEN.store(len, Relaxed);
         Ok(())
@@ -201,11 +193,11 @@ impl Stream {
 
 /// This process gives back what it has of it.
 pub fn close() {
-    // SAFETY: the runtime's own mapping and descriptor, which nothing uses behind this.
+    // SAFETY: the runtime's own mapping, which nothing uses behind this.
     unsafe {
         let _unmapped = own!(munmap, STREAM.start, WINDOW_LEN.swap(0, Relaxed));
-        let _closed = own!(close, FD.swap(NONE, Relaxed));
     }
+    FD.close();
 }
 
 /// Bytes of a file.

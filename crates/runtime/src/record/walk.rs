@@ -4,8 +4,7 @@ use core::slice;
 
 use linux_raw_sys::errno::EINTR;
 use linux_raw_sys::general::{
-    AT_FDCWD, F_GETFD, O_RDWR, PROT_EXEC, SEEK_CUR, {MAP_FIXED, MAP_FIXED_NOREPLACE},
-    {MREMAP_FIXED, MREMAP_MAYMOVE, SIGKILL},
+    PROT_EXEC, SEEK_CUR, {MAP_FIXED, MAP_FIXED_NOREPLACE}, {MREMAP_FIXED, MREMAP_MAYMOVE, SIGKILL},
 };
 use recording::{Call, End, Hasher, Head, Payload, Place, digest};
 use systable::{Class, Entry, Refusal, Rule, Sysno};
@@ -14,6 +13,7 @@ use super::engine::{self, Turn};
 use super::group::turns;
 use super::kinds::{self, Kind};
 use super::pieces::{self, Given, Piece};
+use super::placed::{Descriptors, connection, moves, nothing, stand_in};
 use super::report::{Difference, Made, Where};
 use super::turns::Ids;
 use super::waits::{self, Wait};
@@ -656,91 +656,6 @@ fn wait_for_vforked(turn: &mut Turn, thread: &Thread) {
     if let Some(child) = thread.vforked.take() {
         turn.behind(|| birth::wait_for(child));
     }
-}
-
-/// Numbers that a call has written to memory.
-struct Descriptors {
-    numbers: [i32; MOST_SENT],
-    len: usize,
-}
-
-/// The kernel sends no more with one message (`SCM_MAX_FD`).
-const MOST_SENT: usize = 253;
-
-impl Descriptors {
-    const NONE: Descriptors = Descriptors { numbers: [0; MOST_SENT], len: 0 };
-
-    fn two(at: usize) -> Descriptors {
-        let mut two = Descriptors::NONE;
-        (0..2).for_each(|i| two.add(memory::read::<u32>(at + 4 * i).map_or(-1, u32::cast_signed)));
-        two
-    }
-
-    fn add(&mut self, fd: i32) {
-        if let Some(free) = self.numbers.get_mut(self.len) {
-            *free = fd;
-            self.len += 1;
-        }
-    }
-
-    fn list(&self) -> &[i32] {
-        &self.numbers[..self.len]
-    }
-
-    /// Moves them to where they were. Whether they are there.
-    fn move_to(&mut self, recorded: &Descriptors) -> bool {
-        let len = self.len;
-        // Where one has to go another one may be, which has to go first.
-        for _ in 0..len {
-            let pairs = self.numbers[..len].iter_mut().zip(recorded.list());
-            for (now, &to) in pairs.filter(|(now, to)| now != to) {
-                if moves(*now as isize, to as isize) {
-                    *now = to;
-                }
-            }
-        }
-        self.list() == recorded.list()
-    }
-}
-
-/// Puts a descriptor where it was, if there is none. Whether it is there.
-fn moves(now: isize, to: isize) -> bool {
-    // SAFETY: asks; and then moves a descriptor that nobody knows to where there is none.
-    unsafe {
-        let is_free = own!(fcntl, to, F_GETFD).is_err();
-        let Ok(flags) = own!(fcntl, now, F_GETFD) else { return false };
-        is_free
-            && own!(dup3, now, to, if flags == 0 { 0 } else { O_CLOEXEC }).is_ok()
-            && own!(close, now).is_ok()
-    }
-}
-
-const O_CLOEXEC: usize = 0o2_000_000;
-
-/// Puts something at a number where the program is told that there is a descriptor, and there is none.
-fn stand_in(fd: usize, flags: usize, make: fn(usize) -> Result<usize, isize>) {
-    let Ok(made) = make(flags) else { return };
-    if made != fd {
-        // SAFETY: where nothing is.
-        unsafe {
-            let _there = own!(dup3, made, fd, flags & O_CLOEXEC);
-            let _closed = own!(close, made);
-        }
-    }
-}
-
-/// In place of a connection, while nobody is at its other end. The flags are those of `accept4`.
-fn connection(flags: usize) -> Result<usize, isize> {
-    const AF_INET: usize = 2;
-    const SOCK_STREAM: usize = 1;
-    // SAFETY: makes a descriptor.
-    unsafe { own!(socket, AF_INET, SOCK_STREAM | flags, 0) }
-}
-
-/// In place of what the kernel made up when it was recorded.
-fn nothing(_: usize) -> Result<usize, isize> {
-    // SAFETY: makes a descriptor.
-    unsafe { own!(openat, AT_FDCWD, c"/dev/null".as_ptr(), O_RDWR) }
 }
 
 /// # Safety
