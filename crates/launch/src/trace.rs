@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use recording::{Call, Head, Payload, Record, Records};
+use recording::{Call, Clocks, Head, Payload, Record, Records, read_words};
 use runtime::record::report::{Brief, damage};
 
 use crate::folder::Folder;
@@ -32,13 +32,17 @@ fn write(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
         Ok(records) => records,
         Err(why) => return writeln!(out, "{}", damage(why)),
     };
-    let mut number = 0;
+    let (mut number, mut clocks) = (0, Clocks::new());
     loop {
         let at = records.place().at;
         match records.next() {
             Some(Ok(record)) => {
                 number += 1;
-                writeln!(out, "{number:>8} {at:>10}  {}", Line(record))?;
+                let time = match record.head {
+                    Head::Time(time) => clocks.told(time),
+                    _ => None,
+                };
+                writeln!(out, "{number:>8} {at:>10}  {}", Line { record, time })?;
             }
             Some(Err(why)) => {
                 writeln!(out, "{:>8} {at:>10}  {}", "", damage(why))?;
@@ -50,20 +54,38 @@ fn write(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-struct Line<'a>(Record<'a>);
+struct Line<'a> {
+    record: Record<'a>,
+    /// What a clock has said.
+    time: Option<i64>,
+}
 
 impl Display for Line<'_> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
-        let Record { head, payload } = self.0;
+        let Record { head, payload } = self.record;
         write!(f, "{}", Brief(head))?;
+        if let Some(time) = self.time {
+            write!(f, " = {time}")?;
+        }
         match head {
             Head::Call(Call { payload: Payload::Written, .. }) => {
                 let shown = &payload[..payload.len().min(SHOWN)];
                 let more = if payload.len() > SHOWN { "…" } else { "" };
                 write!(f, "  \"{}\"{more} {} bytes", shown.escape_ascii(), payload.len())
             }
+            Head::Call(Call { payload: Payload::Words, .. }) => {
+                let mut left = payload;
+                let mut words = core::iter::from_fn(|| {
+                    let mut word = [0; 4];
+                    left = read_words(left, &mut word)?;
+                    Some(u32::from_le_bytes(word))
+                });
+                f.write_str(" ")?;
+                words.by_ref().take(SHOWN / 4).try_for_each(|word| write!(f, " {word:x}"))?;
+                if words.next().is_some() { f.write_str(" …") } else { Ok(()) }
+            }
             Head::Call(Call { payload: Payload::Hash(hash), .. }) => {
-                write!(f, "  hash {hash:016x}")
+                write!(f, "  hash {hash:08x}")
             }
             Head::Signal(_) => {
                 let number = payload.first().copied().unwrap_or_default();

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What a recording begins with; the last byte is the format's version.
-pub const MAGIC: [u8; 8] = *b"steadrc\x02";
+pub const MAGIC: [u8; 8] = *b"steadrc\x03";
 
 /// Bytes of the longest record without its payload.
 pub const MOST: usize = LENGTH + HEAD + CHECK;
@@ -41,6 +41,8 @@ pub enum Head {
     Signal(Signal),
     /// The processor's time stamp counter was read, and the number that tells the processor.
     Tsc(u64, u32),
+    /// The program has asked its vDSO for the time.
+    Time(Time),
     /// What follows is another thread's.
     Turn(Turn),
     /// It ends. The last record; of a program that was killed there is none.
@@ -66,6 +68,7 @@ pub struct Call {
     /// Its number.
     pub number: u16,
     /// [`digest`] of its arguments.
+    #[serde(with = "postcard::fixint::le")]
     pub digest: u16,
     /// What it returned.
     pub result: i64,
@@ -80,8 +83,51 @@ pub enum Payload {
     Nothing,
     /// What the kernel wrote to the program's memory, piece by piece.
     Written,
+    /// The same as numbers: see [`words_len`].
+    Words,
     /// There is none, but this is a hash of what the program gave to the kernel, or of what it got.
-    Hash(u64),
+    Hash(#[serde(with = "postcard::fixint::le")] u32),
+}
+
+/// What the program was told of the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Time {
+    /// Which one it has asked: a number below [`Clocks::COUNT`].
+    pub clock: u8,
+    /// So much later it is than this one said last, in the clock's unit. See [`Clocks`].
+    pub later: i64,
+}
+
+/// What a program was last told of the time by each clock: of the first ones, which the kernel numbers, in
+/// nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Clocks([i64; Clocks::COUNT as usize]);
+
+impl Clocks {
+    /// There are so many.
+    pub const COUNT: u8 = 18;
+    /// That of `gettimeofday`, in microseconds.
+    pub const OF_DAY: u8 = 16;
+    /// That of `time`, in seconds.
+    pub const SECONDS: u8 = 17;
+
+    /// Nothing yet.
+    pub const fn new() -> Clocks {
+        Clocks([0; Clocks::COUNT as usize])
+    }
+
+    /// What there is to be recorded if a clock says this.
+    pub fn tell(&mut self, clock: u8, value: i64) -> Time {
+        let last = &mut self.0[usize::from(clock)];
+        Time { clock, later: value.wrapping_sub(core::mem::replace(last, value)) }
+    }
+
+    /// What the clock has said. `None`: there is no such clock.
+    pub fn told(&mut self, time: Time) -> Option<i64> {
+        let last = self.0.get_mut(usize::from(time.clock))?;
+        *last = last.wrapping_add(time.later);
+        Some(*last)
+    }
 }
 
 /// Where a signal was delivered.
@@ -178,14 +224,21 @@ impl Place {
         length: usize,
         payload: impl FnOnce(&mut [u8]),
     ) -> Place {
-        let mut bytes = [0; HEAD];
-        let head = postcard::to_slice(head, &mut bytes).expect("the longest head has room");
+        // Most are so short that their length is a byte.
+        let mut begin = 1;
+        let head = |out: &mut [u8]| {
+            postcard::to_slice(head, out).expect("the longest head has room").len()
+        };
+        let mut head_len = head(&mut out[begin..]);
+        let body = u32::try_from(head_len + length).expect("records are shorter than 4 GiB");
         let mut prefix = [0; LENGTH];
-        let body = u32::try_from(head.len() + length).expect("records are shorter than 4 GiB");
         let prefix = postcard::to_slice(&body, &mut prefix).expect("the longest length has room");
-        let (begin, end) = (prefix.len(), prefix.len() + body as usize);
-        out[begin..begin + head.len()].copy_from_slice(head);
-        payload(&mut out[begin + head.len()..end]);
+        if prefix.len() > begin {
+            begin = prefix.len();
+            head_len = head(&mut out[begin..]);
+        }
+        let end = begin + body as usize;
+        payload(&mut out[begin + head_len..end]);
         let seed = xxh3_64_with_seed(&out[begin..end], self.seed);
         out[end..end + CHECK].copy_from_slice(&(seed as u32).to_le_bytes());
         // Last: without it there is no record.
@@ -249,12 +302,49 @@ impl Default for Hasher {
 }
 
 /// By which a replay finds out that it makes another call than was recorded, once in 65,536 times too late.
+/// Six arguments at most.
 pub fn digest(args: &[usize]) -> u16 {
-    let mut hasher = Hasher::new();
-    for arg in args {
-        hasher.add(&arg.to_le_bytes());
+    let mut bytes = [0; 6 * 8];
+    for (bytes, arg) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(args) {
+        *bytes = arg.to_le_bytes();
     }
-    hasher.hash() as u16
+    xxh3_64_with_seed(&bytes[..args.len() * 8], 0) as u16
+}
+
+/// Bytes of a number as [`write_words`] writes it.
+fn word_len(word: u32) -> usize {
+    (word | 1).ilog2() as usize / 7 + 1
+}
+
+/// How long `bytes` are as 32-bit numbers of which each is written as short as it can be. Most of what the
+/// kernel writes in structures is zeros and small numbers. `None`: they are none.
+pub fn words_len(bytes: &[u8]) -> Option<usize> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let len = || words.iter().map(|&word| word_len(u32::from_le_bytes(word))).sum();
+    rest.is_empty().then(len)
+}
+
+/// Writes `bytes` so to the beginning of `out`, which has room. What is behind them.
+pub fn write_words<'a>(bytes: &[u8], mut out: &'a mut [u8]) -> &'a mut [u8] {
+    for &word in bytes.as_chunks::<4>().0 {
+        let word = u32::from_le_bytes(word);
+        let (to, rest) = out.split_at_mut(word_len(word));
+        postcard::to_slice(&word, to).expect("it has as many bytes");
+        out = rest;
+    }
+    out
+}
+
+/// Reads what was written so from the beginning of `words`, until `bytes` are full. What is behind it; `None`:
+/// there is less.
+pub fn read_words<'a>(mut words: &'a [u8], bytes: &mut [u8]) -> Option<&'a [u8]> {
+    let (bytes, rest) = bytes.as_chunks_mut::<4>();
+    for to in bytes {
+        let (word, behind) = postcard::take_from_bytes::<u32>(words).ok()?;
+        *to = word.to_le_bytes();
+        words = behind;
+    }
+    rest.is_empty().then_some(words)
 }
 
 /// The records of a whole recording, and in the end what keeps it from going on.
@@ -342,7 +432,8 @@ mod tests {
         let payloads = prop_oneof![
             Just(Payload::Nothing),
             Just(Payload::Written),
-            any::<u64>().prop_map(Payload::Hash)
+            Just(Payload::Words),
+            any::<u32>().prop_map(Payload::Hash)
         ];
         let calls = (any::<u16>(), any::<u16>(), any::<i64>(), payloads);
         prop_oneof![
@@ -356,6 +447,8 @@ mod tests {
                 |(before, behind, temporary)| Head::Signal(Signal { before, behind, temporary })
             ),
             (any::<u64>(), any::<u32>()).prop_map(|(tsc, processor)| Head::Tsc(tsc, processor)),
+            (any::<u8>(), any::<i64>())
+                .prop_map(|(clock, later)| Head::Time(Time { clock, later })),
             (any::<u16>(), any::<bool>())
                 .prop_map(|(thread, behind)| Head::Turn(Turn { thread, behind })),
             any::<i32>().prop_map(|status| Head::End(End::Exited { status })),
@@ -409,6 +502,34 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn words_are_read_as_they_were_written(
+            words in proptest::collection::vec(prop_oneof![0..200u32, any::<u32>()], 0..30)
+        ) {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let mut out = vec![7; words_len(&bytes).unwrap() + 1];
+            prop_assert_eq!(write_words(&bytes, &mut out), &[7]);
+            let mut read = vec![0; bytes.len()];
+            prop_assert_eq!(read_words(&out, &mut read), Some(&[7][..]));
+            prop_assert_eq!(&read, &bytes);
+            let more = &mut vec![0; bytes.len() + 8];
+            prop_assert_eq!(read_words(&out, more), None);
+        }
+    }
+
+    #[test]
+    fn clocks_are_told_what_they_have_said() {
+        let (mut writes, mut reads) = (Clocks::new(), Clocks::new());
+        let said = [(1, 5_000_000_000), (0, i64::MAX), (1, 5_000_000_900), (0, i64::MIN), (17, 3)];
+        for (clock, value) in said {
+            let time = writes.tell(clock, value);
+            assert_eq!(reads.told(time), Some(value));
+        }
+        assert_eq!(writes.tell(1, 5_000_001_000), Time { clock: 1, later: 100 });
+        assert_eq!(reads.told(Time { clock: Clocks::COUNT, later: 0 }), None);
+    }
+
     /// The same record in another place is another one.
     #[test]
     fn what_is_left_over_is_not_read() {
@@ -427,7 +548,10 @@ mod tests {
         let call = Call { number: 232, digest: 9, result: 1, payload: Payload::Nothing };
         let (bytes, _) = written(&[(Head::Call(call), vec![])]);
         assert!(bytes.len() - MAGIC.len() <= 12, "{}", bytes.len());
-        assert_eq!(Records::of(b"steadrc\x01").err(), Some(Damage::Magic));
+        let time = Head::Time(Time { clock: 1, later: 4_000 });
+        let (bytes, _) = written(&[(time, vec![])]);
+        assert!(bytes.len() - MAGIC.len() <= 10, "{}", bytes.len());
+        assert_eq!(Records::of(b"steadrc\x02").err(), Some(Damage::Magic));
     }
 
     #[test]
@@ -443,7 +567,7 @@ mod tests {
                 number: u16::MAX,
                 digest: u16::MAX,
                 result: i64::MIN,
-                payload: Payload::Hash(u64::MAX),
+                payload: Payload::Hash(u32::MAX),
             }),
             Head::End(End::Refused { number: u16::MAX, args: [u64::MAX; 3] }),
         ];

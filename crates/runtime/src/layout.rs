@@ -18,6 +18,9 @@ pub const GROUP: Range<usize> = 0x3f00_2000_0000..0x3f00_2100_0000;
 /// For some threads what their descriptors are.
 pub const TABLES: Range<usize> = 0x3f00_2100_0000..0x3f00_2500_0000;
 
+/// The page of a recorded program's vDSO: see [`crate::vdso`]. What it needs to be answered lies below it.
+pub const VDSO: Range<usize> = 0x3f00_3fff_f000..0x3f00_4000_0000;
+
 /// A slot for each thread: see [`crate::thread`].
 pub const SLOTS: Range<usize> = 0x3f00_4000_0000..0x3f00_c000_0000;
 

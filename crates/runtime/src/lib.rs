@@ -40,3 +40,4 @@ pub mod site;
 pub mod start;
 pub mod sys;
 pub mod thread;
+pub mod vdso;

@@ -25,6 +25,7 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering::*};
 
+use linux_raw_sys::errno::ENOMEM;
 use linux_raw_sys::general::*;
 use systable::Sysno;
 
@@ -32,6 +33,7 @@ use crate::frame::Context;
 use crate::layout::{PAGE, page_down, page_up};
 use crate::lock::Lock;
 use crate::relocate::{CALL, JUMP, MOST, is_jumped_into, movable};
+use crate::sys::error;
 use crate::thread::Thread;
 use crate::{dispatch, maps, memory, own, record};
 
@@ -109,7 +111,7 @@ pub fn report(name: Sysno) {
 global_asm!(
     ".text",
     ".globl steadfast_site, steadfast_site_call, steadfast_site_behind, steadfast_site_leave",
-    ".globl steadfast_site_end",
+    ".globl steadfast_time, steadfast_time_call, steadfast_time_behind, steadfast_site_end",
     ".balign 16",
     // (a system call's registers, but the tail: rcx)
     "steadfast_site:",
@@ -144,6 +146,7 @@ global_asm!(
     "jne 9f",
     "test r10, r10",
     "jz 2b",
+    "jmp 9f",
     "6:",
     "lea r11, [rip + {entered}]",
     "cmp byte ptr [r11 + rax], 0",
@@ -152,6 +155,15 @@ global_asm!(
     "sub rcx, {call}",
     "steadfast_site_leave:",
     "jmp rcx",
+    // The same for a call of our vDSO: without the runtime, no seccomp filter of the program's would see it.
+    "steadfast_time:",
+    "cmp byte ptr [rip + {enters}], 0",
+    "jne steadfast_recorded",
+    "mov gs:[{tail}], rcx",
+    "steadfast_time_call:",
+    "syscall",
+    "steadfast_time_behind:",
+    "jmp qword ptr gs:[{tail}]",
     "steadfast_site_end:",
     last = const NUMBERS - 1,
     fast = sym FAST,
@@ -171,6 +183,9 @@ unsafe extern "C" {
     static steadfast_site_call: u8;
     static steadfast_site_behind: u8;
     static steadfast_site_leave: u8;
+    static steadfast_time: u8;
+    static steadfast_time_call: u8;
+    static steadfast_time_behind: u8;
     static steadfast_site_end: u8;
 }
 
@@ -259,9 +274,9 @@ pub fn reported(context: &mut Context) -> usize {
         // Other code is there than was when the stub was made.
         *known = Site { at: site, stub: 0, times: 0, patched: false };
     }
-    if known.times == 0 {
+    if known.times == 0 && !is_jumped_around(site) {
         // SAFETY: under the lock.
-        known.stub = unsafe { SITES.make_stub(site) }.unwrap_or(0);
+        known.stub = unsafe { SITES.make_stub(site, &raw const steadfast_site) }.unwrap_or(0);
     }
     known.times = known.times.saturating_add(1);
     if known.stub != 0 {
@@ -271,6 +286,25 @@ pub fn reported(context: &mut Context) -> usize {
         }
     }
     site
+}
+
+/// Patches a site of our vDSO, which nobody uses yet.
+///
+/// # Errors
+/// There is no memory.
+///
+/// # Safety
+/// It is one, and can be written to.
+pub unsafe fn answer(site: usize) -> Result<(), isize> {
+    let _guard = SITES.lock.lock();
+    // SAFETY: under the lock, and by the caller's word.
+    unsafe {
+        let stub = SITES.make_stub(site, &raw const steadfast_time).ok_or(error(ENOMEM))?;
+        let known = SITES.find(site).expect("it is among the first");
+        *known = Site { at: site, stub, times: OFTEN, patched: true };
+        ptr::copy_nonoverlapping(jump(site, stub).as_ptr(), site as *mut u8, JUMP);
+    }
+    Ok(())
 }
 
 /// Where the program is that a signal has interrupted in `steadfast_site`: the context says so from now
@@ -283,10 +317,11 @@ pub fn interrupted(thread: &Thread, context: &mut Context) -> bool {
     }
     let tail = thread.tail.get();
     registers.rip = match registers.rip {
-        at if at == behind_call() => tail,
+        at if at == behind_call() || at == &raw const steadfast_time_behind as usize => tail,
         at if at == &raw const steadfast_site_leave as usize => registers.rcx,
         // The kernel has come back to make the call once more, and `rcx` is gone.
         at if at == &raw const steadfast_site_call as usize => site_of(tail),
+        at if at == &raw const steadfast_time_call as usize => site_of(tail),
         _ => site_of(registers.rcx),
     };
     true
@@ -369,19 +404,14 @@ impl Sites {
         Some(&mut known[slot])
     }
 
-    /// Makes the site's stub, if it may be patched.
+    /// Makes the site's stub, which leads to `target`, if what is behind the site may be moved.
     ///
     /// # Safety
     /// The lock is held.
-    unsafe fn make_stub(&self, site: usize) -> Option<usize> {
+    unsafe fn make_stub(&self, site: usize, target: *const u8) -> Option<usize> {
         let mut behind = [0; MOST];
         let got = read_up_to(site + CALL, &mut behind);
         let moved = movable(&behind[..got])?;
-        let (mut around, from) = ([0; 2 * AROUND], around(site));
-        let got = read_up_to(from, &mut around);
-        if is_jumped_into(&around[..got], from, site) {
-            return None;
-        }
         // SAFETY: by the caller's word.
         let at = unsafe { self.room_near(site)? };
         let back = site + CALL + moved;
@@ -396,7 +426,7 @@ impl Sites {
             to_target: (offset_of!(Stub, target) - offset_of!(Stub, call)) as u32,
             call: [0x0f, 0x05],
             tail,
-            target: &raw const steadfast_site as usize,
+            target: target as usize,
             site,
             moved,
         };
@@ -430,6 +460,13 @@ fn map_near(site: usize) -> Option<usize> {
         // SAFETY: takes only what is nobody's.
         unsafe { own!(mmap, at, ARENA, PROT_READ | PROT_EXEC, flags, usize::MAX, 0) }.ok()
     })
+}
+
+/// Whether code near a site jumps to what would be overwritten.
+fn is_jumped_around(site: usize) -> bool {
+    let (mut code, from) = ([0; 2 * AROUND], around(site));
+    let got = read_up_to(from, &mut code);
+    is_jumped_into(&code[..got], from, site)
 }
 
 /// Where to begin to look at the code around a site: as far in front as can be read.

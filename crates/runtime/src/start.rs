@@ -5,8 +5,8 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::auxvec::{
-    AT_BASE, AT_ENTRY, AT_EXECFN, AT_HWCAP2, AT_IGNORE, AT_NULL, AT_PHDR, AT_PHENT, AT_PHNUM,
-    AT_RANDOM, AT_SYSINFO_EHDR,
+    AT_BASE, AT_ENTRY, AT_EXECFN, AT_HWCAP2, AT_NULL, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM,
+    AT_SYSINFO_EHDR,
 };
 use linux_raw_sys::elf::Elf_Phdr;
 use linux_raw_sys::general::{AT_FDCWD, O_CLOEXEC, O_RDONLY, SIG_SETMASK};
@@ -20,7 +20,7 @@ use crate::record::{self, Beginning};
 use crate::sigset::{SIGNALS, SigSet};
 use crate::sys::error;
 use crate::thread::{Slot, Thread};
-use crate::{die, exe, exec, image, own, say, signal};
+use crate::{die, exe, exec, image, own, say, signal, vdso};
 
 /// In `AT_HWCAP2`: programs may set `gs`.
 const HWCAP2_FSGSBASE: usize = 2;
@@ -92,15 +92,6 @@ impl Stack {
         let mut found = entries.iter_mut().filter(|entry| entry[0] == kind as usize);
         found.next().map(|entry| &mut entry[1])
     }
-
-    /// Has the program overlook an entry of the auxiliary vector.
-    fn remove(&mut self, kind: u32) {
-        // SAFETY: as above.
-        let entries = unsafe { core::slice::from_raw_parts_mut(self.auxv, self.auxv_len) };
-        for entry in entries.iter_mut().filter(|entry| entry[0] == kind as usize) {
-            entry[0] = AT_IGNORE as usize;
-        }
-    }
 }
 
 unsafe extern "C" fn start(at: *mut usize) -> ! {
@@ -166,7 +157,12 @@ fn first_thread(image: i32) -> &'static Thread {
 
 /// How a program that is recorded begins: it has to ask for the time where that can be recorded.
 fn beginning(stack: &mut Stack, code: [(usize, usize); 2]) -> Beginning {
-    stack.remove(AT_SYSINFO_EHDR);
+    if let Some(kernels) = stack.entry(AT_SYSINFO_EHDR) {
+        *kernels = match vdso::map() {
+            Ok(own) => own,
+            Err(why) => die!("there is no memory for a vDSO: {}", Errno(why)),
+        };
+    }
     let Some(&mut random) = stack.entry(AT_RANDOM) else { die!("this kernel gives no AT_RANDOM") };
     Beginning { random: random as *mut _, stack: stack.argv(OWN_WORDS) as usize, code }
 }

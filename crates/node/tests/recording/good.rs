@@ -73,6 +73,12 @@ fn processes_at_every_step() {
     }
 }
 
+/// Handlers of SIGSYS, seccomp filters, and clocks that no filter is asked about.
+#[test]
+fn what_the_runtime_needs_as_well() {
+    both_ways("filters");
+}
+
 #[test]
 fn the_first_thread_need_not_be_the_last() {
     both_ways("leaders");

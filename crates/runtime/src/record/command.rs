@@ -6,6 +6,7 @@ use systable::{Class, Refusal, Sysno};
 
 use super::kinds::{self, Kind};
 use super::walk::Plan;
+use crate::dispatch::PR_SET_SYSCALL_USER_DISPATCH;
 use crate::memory;
 use crate::sys::Args;
 
@@ -198,6 +199,8 @@ fn prctl(args: &Args) -> Plan {
             EXECUTE
         }
         PR_SET_PDEATHSIG | PR_SET_TIMERSLACK | PR_GET_TIMERSLACK => REPEAT,
+        // The runtime refuses it.
+        PR_SET_SYSCALL_USER_DISPATCH => EXECUTE,
         _ => ENDS,
     }
 }

@@ -6,7 +6,7 @@ use core::slice;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linux_raw_sys::general::{SIGSEGV, SIGSTOP};
-use recording::{Begin, End, Head, Place, Turn as Next};
+use recording::{Begin, Clocks, End, Head, Place, Turn as Next};
 
 use super::group::{self, turns};
 use super::report::{self, Brief, Difference, SHOWN};
@@ -21,7 +21,7 @@ use crate::sigset::{SIGNALS, SigSet};
 use crate::thread::{Deferred, Thread};
 use crate::{own, say, signal, site};
 
-/// So many calls a thread makes, one after the other, while others wait for its turn.
+/// Behind so many calls of a thread others go on, if they wait for its turn.
 const CALLS: u32 = 32;
 
 /// A recording that is written, or followed. Processes share it.
@@ -31,9 +31,11 @@ pub struct Engine {
     count: u64,
     /// Calls behind the last record of which there is none.
     pub unrecorded: u32,
-    /// Calls since the turn changed hands.
+    /// What the program was told of the time.
+    pub clocks: Clocks,
+    /// Calls since the turn changed hands, or might have.
     calls: u32,
-    /// The last records.
+    /// The last records: where each is, its number says.
     last: [Option<Head>; SHOWN],
     /// Whether it is written, or followed, and how far.
     way: Way,
@@ -62,7 +64,8 @@ pub fn timers() -> &'static mut Timers {
 /// Makes the engine. The first program has not begun.
 pub fn make(way: Way, stream: Stream) {
     let last = [None; SHOWN];
-    group::put(Engine { stream, count: 0, unrecorded: 0, calls: 0, last, way, told: None });
+    let clocks = Clocks::new();
+    group::put(Engine { stream, count: 0, unrecorded: 0, clocks, calls: 0, last, way, told: None });
     turns().begin();
 }
 
@@ -161,7 +164,7 @@ impl Turn {
         if !super::is_on() {
             return None;
         }
-        if turns().enter() {
+        if turns().enter(thread.seat.get()) {
             return Some(Turn { thread, is_over: false });
         }
         hears(thread);
@@ -209,7 +212,11 @@ impl Turn {
         if !turns().are_shared() || self.is_over() {
             return call();
         }
-        turns().leave(self.thread.seat.get(), left);
+        let seat = self.thread.seat.get();
+        match left {
+            Left::Before => turns().offer(seat),
+            Left::Behind => turns().leave(seat, left),
+        }
         let came = call();
         self.take();
         came
@@ -217,7 +224,7 @@ impl Turn {
 
     /// Makes a call that no other thread may see half done.
     pub fn during<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        let (came, has_it) = turns().during(call);
+        let (came, has_it) = turns().during(self.thread.seat.get(), call);
         if !has_it {
             self.is_over = true;
             hears(self.thread);
@@ -229,8 +236,11 @@ impl Turn {
     pub fn yields(&mut self, wanted: bool) {
         let engine = self.engine();
         engine.calls += 1;
-        if (wanted || engine.calls >= CALLS) && turns().are_awaited() {
-            self.behind(|| ());
+        if wanted || engine.calls >= CALLS {
+            engine.calls = 0;
+            if turns().are_awaited() {
+                self.behind(|| ());
+            }
         }
     }
 
@@ -400,10 +410,9 @@ impl Turn {
 
 impl Engine {
     fn note(&mut self, head: Head) {
+        self.last[self.count as usize % SHOWN] = Some(head);
         self.count += 1;
         self.unrecorded = 0;
-        self.last.rotate_left(1);
-        self.last[SHOWN - 1] = Some(head);
     }
 
     /// The next record. `None`: there is none.
@@ -500,9 +509,10 @@ impl fmt::Display for Engine {
     /// Where it is.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "record {} (byte {} of the recording)", self.count, self.stream.place().at)?;
-        let first = self.count - self.last.iter().flatten().count() as u64;
-        for (i, head) in self.last.iter().flatten().enumerate() {
-            write!(f, "\n    {} {}", first + i as u64 + 1, Brief(*head))?;
+        for number in self.count.saturating_sub(SHOWN as u64)..self.count {
+            if let Some(head) = self.last[number as usize % SHOWN] {
+                write!(f, "\n    {} {}", number + 1, Brief(head))?;
+            }
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::frame::{Context, Registers};
 use crate::relocate::CALL;
 use crate::site;
 use crate::thread::Thread;
+use crate::vdso;
 
 /// The number of no call.
 pub const NONE: usize = 0x7fff_5afe;
@@ -129,7 +130,13 @@ unsafe extern "C" fn entered(context: *mut Context) -> isize {
     registers.rip = site::site_of(registers.rip) + CALL;
     let args =
         [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
-    match super::call(Thread::current(), registers.rax, args, context) {
+    let (thread, number, behind) = (Thread::current(), registers.rax, registers.rip);
+    if vdso::is_asked(behind)
+        && let Some(answer) = super::clocks::call(thread, context, number, args)
+    {
+        return answer;
+    }
+    match super::call(thread, number, args, context) {
         Outcome::Value(value) => value,
         Outcome::Context => unreachable!("such calls are reported"),
     }

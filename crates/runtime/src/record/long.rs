@@ -160,7 +160,7 @@ impl Of {
         let mut hasher = Hasher::new();
         // SAFETY: the kernel has read it a moment ago.
         hasher.add(unsafe { bytes(self.args[1] + progress.done, result.cast_unsigned()) });
-        Payload::Hash(hasher.hash())
+        Payload::Hash(hasher.hash() as u32)
     }
 }
 

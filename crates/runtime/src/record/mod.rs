@@ -13,6 +13,7 @@
 //! Code here runs where a call is dispatched. A thread does not enter it twice: signal handlers of the
 //! runtime that interrupt it only take note of the signal.
 
+mod clocks;
 mod command;
 mod engine;
 pub mod entry;

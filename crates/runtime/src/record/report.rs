@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Display, Formatter};
 
-use recording::{Call, Damage, End, Head, Turn};
+use recording::{Call, Damage, End, Head, Time, Turn};
 use systable::Sysno;
 
 use crate::errno::Errno;
@@ -59,6 +59,7 @@ impl Display for Brief {
             }
             Head::Signal(_) => f.write_str("a signal"),
             Head::Tsc(..) => f.write_str("the time stamp counter"),
+            Head::Time(Time { clock, .. }) => write!(f, "the time, by clock {clock}"),
             Head::Turn(Turn { thread, .. }) => write!(f, "thread {thread} goes on"),
             Head::End(End::Exited { status }) => write!(f, "it ends with status {status}"),
             Head::End(End::Refused { number, args: [a, b, c] }) => {

@@ -12,7 +12,9 @@
 //! All of it lies in memory that the processes share, and begins as zeros.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering::*};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering::*, compiler_fence,
+};
 
 use linux_raw_sys::errno::{ESRCH, ETIMEDOUT};
 use linux_raw_sys::general::{FUTEX_WAIT, FUTEX_WAKE, POLLIN};
@@ -27,6 +29,8 @@ const SEATS: usize = 4096;
 /// The first thread's seat.
 pub const FIRST: u16 = 1;
 const NOBODY: u16 = 0;
+/// Everybody.
+const ALL: u16 = u16::MAX;
 
 /// Who waits in the line looks so often, in nanoseconds, whether the one who has the turn is still there.
 const LOOK: u64 = 100_000_000;
@@ -45,15 +49,26 @@ const BUSY: u32 = 0;
 const RUNS: u32 = 1;
 /// has the kernel make a call of the program's,
 const CALLS: u32 = 2;
-/// or has it no more: somebody else has had enough.
-const LOST: u32 = 3;
+/// or it makes one that may wait, and whoever wants the turn may have it.
+const OFFERS: u32 = 3;
+
+/// That this one offers the turn.
+fn offered_by(number: u16) -> u32 {
+    OFFERS | u32::from(number) << 8
+}
 
 /// Who takes turns.
 pub struct Turns {
     /// Whether there was ever more than one thread. Until then nothing here costs anything.
     shared: AtomicBool,
-    /// See [`BUSY`].
+    /// See [`BUSY`]. Who has the turn writes it, at each call and without looking at it, and others only instead
+    /// of [`OFFERS`].
     doing: AtomicU32,
+    /// Who is about to take the turn away, or [`ALL`], for ever: who has it finds out under the lock, before it
+    /// does anything, whether it still has it.
+    doubted: AtomicU16,
+    /// Whether somebody stands in the line.
+    awaited: AtomicBool,
     /// Another number with each call of whoever has the turn.
     beats: AtomicU32,
     /// How it has ended: 0, or one of [`Over`].
@@ -151,6 +166,8 @@ impl Turns {
         Turns {
             shared: AtomicBool::new(false),
             doing: AtomicU32::new(BUSY),
+            doubted: AtomicU16::new(NOBODY),
+            awaited: AtomicBool::new(false),
             beats: AtomicU32::new(0),
             over: AtomicU32::new(0),
             lock: Lock::free(),
@@ -203,35 +220,66 @@ impl Turns {
     }
 
     /// Whoever has the turn comes from the program into the runtime. `false`: it has it no more.
-    pub fn enter(&self) -> bool {
+    pub fn enter(&self, me: u16) -> bool {
         if !self.are_shared() {
             return true;
         }
         self.beat();
-        self.change(RUNS, BUSY)
+        self.is_busy(me)
     }
 
     /// And goes back.
     pub fn exit(&self) {
         if self.are_shared() {
-            // It may have lost it meanwhile.
-            let _runs = self.change(BUSY, RUNS);
+            self.doing.store(RUNS, Release);
         }
     }
 
     /// Runs `call`, which may take long. `false`: somebody else has the turn now.
-    pub fn during<T>(&self, call: impl FnOnce() -> T) -> (T, bool) {
+    pub fn during<T>(&self, me: u16, call: impl FnOnce() -> T) -> (T, bool) {
         if !self.are_shared() {
             return (call(), true);
         }
         self.doing.store(CALLS, Release);
         let came = call();
         self.beat();
-        (came, self.change(CALLS, BUSY))
+        (came, self.is_busy(me))
     }
 
-    fn change(&self, from: u32, to: u32) -> bool {
-        self.doing.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+    /// Whether it has the turn. Who doubts that has either seen by now that it is busy, or is seen to doubt it:
+    /// see [`Turns::take_away`].
+    fn is_busy(&self, me: u16) -> bool {
+        self.doing.store(BUSY, Release);
+        compiler_fence(SeqCst);
+        self.is_undoubted(me)
+    }
+
+    fn is_undoubted(&self, me: u16) -> bool {
+        self.doubted.load(Acquire) == NOBODY || self.still_has(me)
+    }
+
+    fn still_has(&self, me: u16) -> bool {
+        self.with(|line| {
+            let has = line.holder == me && self.over().is_none();
+            if has {
+                self.doubted.store(NOBODY, Relaxed);
+            }
+            has
+        })
+    }
+
+    /// Offers the turn to whoever wants it, until [`Turns::take`].
+    pub fn offer(&self, me: u16) {
+        // Either this sees who has come, or who comes sees this.
+        self.doing.store(offered_by(me), SeqCst);
+        if self.awaited.load(SeqCst) && self.has_offered(me) {
+            self.leave(me, Left::Before);
+        }
+    }
+
+    /// Whether what this one has offered is still there. It is offered no more.
+    fn has_offered(&self, me: u16) -> bool {
+        self.doing.compare_exchange(offered_by(me), BUSY, SeqCst, Relaxed).is_ok()
     }
 
     fn beat(&self) {
@@ -367,7 +415,7 @@ impl Turns {
 
     /// Whether somebody stands in the line.
     pub fn are_awaited(&self) -> bool {
-        self.are_shared() && self.with(|line| line.first != NOBODY)
+        self.awaited.load(Relaxed)
     }
 
     /// Gives the turn away, to the first one in the line.
@@ -377,7 +425,8 @@ impl Turns {
             (line.last, line.left) = (me, left);
             line.holder = line.first;
             if line.holder != NOBODY {
-                line.first = self.seat(line.holder).next.load(Relaxed);
+                let next = self.seat(line.holder).next.load(Relaxed);
+                line.begin_with(self, next);
             }
             line.holder
         });
@@ -386,34 +435,50 @@ impl Turns {
         }
     }
 
-    /// Waits in the line for the turn.
+    /// Takes the turn, or waits in the line for it.
     pub fn take(&self, me: u16) -> Taken {
-        let waits = self.with(|line| {
+        if self.has_offered(me) {
+            self.beat();
+            return if self.is_undoubted(me) { Taken::Again } else { Taken::Over };
+        }
+        let at_once = self.with(|line| {
             if self.over().is_some() {
-                return None;
+                return Ok(Taken::Over);
             }
-            let waits = line.holder != NOBODY;
+            let mut waits = line.holder != NOBODY;
             if waits {
                 self.seat(me).next.store(NOBODY, Relaxed);
                 self.seat(me).word.store(WAITS, Relaxed);
                 line.append(self, me);
-            } else {
+                if line.first == me && self.has_offered(line.holder) {
+                    (line.last, line.left) = (line.holder, Left::Before);
+                    line.remove(self, me);
+                    self.seat(me).word.store(IDLE, Relaxed);
+                    waits = false;
+                }
+            }
+            if !waits {
                 line.holder = me;
             }
-            Some(waits)
+            if waits || line.leaving != 0 { Err(waits) } else { Ok(line.taken(me)) }
         });
-        match waits {
-            None => return Taken::Over,
-            Some(true) => match self.wait_in_line(me) {
+        let waits = match at_once {
+            Ok(taken) => {
+                self.beat();
+                return taken;
+            }
+            Err(waits) => waits,
+        };
+        if waits {
+            match self.wait_in_line(me) {
                 Ok(true) => {}
                 Ok(false) => return Taken::Over,
                 Err(other) => return Taken::Away(other),
-            },
-            Some(false) => {}
+            }
         }
         self.beat();
         self.await_end();
-        self.with(|line| if line.last == me { Taken::Again } else { Taken::From(line.left) })
+        self.with(|line| line.taken(me))
     }
 
     /// `Err`: who has the turn makes no calls, or is dead, and has it no more.
@@ -437,18 +502,37 @@ impl Turns {
     /// Takes the turn away from who has it: if it has died, or else if that is wanted and it is not in the
     /// runtime.
     fn take_away(&self, me: u16, wanted: bool) -> Option<u16> {
-        self.with(|line| {
+        let is_idle = || [RUNS, CALLS].contains(&self.doing.load(Acquire));
+        let doubts = self.with(|line| {
             let holder = line.holder;
             if holder == NOBODY || holder == me || self.over().is_some() {
                 return None;
             }
             let is_dead = has_ended(self.seat(holder).real_process.load(Relaxed), 0);
-            let is_idle = wanted && (self.change(RUNS, LOST) || self.change(CALLS, LOST));
-            (is_dead || is_idle).then(|| {
+            let doubts = !is_dead && wanted && is_idle() && self.doubted.load(Relaxed) == NOBODY;
+            if doubts {
+                self.doubted.store(me, SeqCst);
+            }
+            (is_dead || doubts).then_some((holder, is_dead))
+        });
+        let (holder, is_dead) = doubts?;
+        if !is_dead {
+            // From here on it sees the doubt, or has said that it is in the runtime.
+            await_stores();
+        }
+        self.with(|line| {
+            let doubts = self.doubted.load(Relaxed) == me;
+            let is_its = line.holder == holder && self.over().is_none();
+            let takes = is_its && (is_dead || (doubts && is_idle()));
+            if takes {
+                // Whoever had it has yet to find out.
+                self.doubted.store(me, Relaxed);
                 line.holder = me;
                 line.remove(self, me);
-                holder
-            })
+            } else if doubts {
+                self.doubted.store(NOBODY, Relaxed);
+            }
+            takes.then_some(holder)
         })
     }
 
@@ -494,8 +578,10 @@ impl Turns {
 
     /// There are no turns any more.
     pub fn end(&self, how: Over) {
-        self.with(|_| self.over.store(how as u32, Release));
-        self.doing.store(LOST, Release);
+        self.with(|_| {
+            self.over.store(how as u32, Release);
+            self.doubted.store(ALL, Release);
+        });
         if self.are_shared() {
             for number in FIRST..SEATS as u16 {
                 if self.process_of(number) != NOBODY {
@@ -551,19 +637,29 @@ impl Turns {
 }
 
 impl Line {
+    /// Of this one, who has it.
+    fn taken(&self, me: u16) -> Taken {
+        if self.last == me { Taken::Again } else { Taken::From(self.left) }
+    }
+
     fn append(&mut self, turns: &Turns, number: u16) {
         match self.first {
-            NOBODY => self.first = number,
+            NOBODY => self.begin_with(turns, number),
             _ => turns.seat(self.end).next.store(number, Relaxed),
         }
         self.end = number;
+    }
+
+    fn begin_with(&mut self, turns: &Turns, number: u16) {
+        self.first = number;
+        turns.awaited.store(number != NOBODY, SeqCst);
     }
 
     /// Takes one out of it who does not want the turn any more, if it is in it.
     fn remove(&mut self, turns: &Turns, number: u16) {
         let next = |of: u16| turns.seat(of).next.load(Relaxed);
         if self.first == number {
-            self.first = next(number);
+            self.begin_with(turns, next(number));
             return;
         }
         let mut at = self.first;
@@ -587,6 +683,18 @@ impl Seat {
 
     fn told(&self) -> Ids {
         Ids { thread: self.told.load(Relaxed), process: self.told_process.load(Relaxed) }
+    }
+}
+
+/// Waits until what other processors have stored so far is seen.
+fn await_stores() {
+    const MEMBARRIER_CMD_GLOBAL: usize = 1;
+    let moment = [0u64, 10_000_000];
+    // SAFETY: no effect but the one that is wanted; or else a moment passes, which is more than enough.
+    unsafe {
+        if own!(membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0).is_err() {
+            let _slept = own!(nanosleep, moment.as_ptr(), 0);
+        }
     }
 }
 
@@ -657,6 +765,40 @@ mod tests {
         assert_eq!(TURNS.take(FIRST), Taken::Again);
     }
 
+    /// Who offers the turn has it again if nobody has wanted it, and else is told that somebody has had it.
+    #[test]
+    fn offered() {
+        static TURNS: Turns = Turns::new();
+        static LAST: AtomicU16 = AtomicU16::new(NOBODY);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let seats = begin(&TURNS, 3);
+        let goes_on = |seat, taken| {
+            let last = LAST.load(Relaxed);
+            match taken {
+                Taken::Again => assert_eq!(last, seat),
+                Taken::From(Left::Before) => assert_ne!(last, seat),
+                other => panic!("{other:?}"),
+            }
+            LAST.store(seat, Relaxed);
+            COUNT.store(COUNT.load(Relaxed) + 1, Relaxed);
+        };
+        TURNS.offer(FIRST);
+        thread::scope(|scope| {
+            for seat in seats {
+                scope.spawn(move || {
+                    for round in 0..20_000 {
+                        goes_on(seat, TURNS.take(seat));
+                        TURNS.offer(seat);
+                        // With and without the others between.
+                        (0..round % 64).for_each(|_| std::hint::spin_loop());
+                    }
+                });
+            }
+        });
+        assert_eq!(COUNT.load(Relaxed), 60_000);
+        assert!(!TURNS.are_awaited());
+    }
+
     /// The order in which it is passed is the order in which they go on, whoever is there first.
     #[test]
     fn as_it_is_passed() {
@@ -698,7 +840,7 @@ mod tests {
             TURNS.end(Over::GoOn);
             assert_eq!(waits.join().unwrap(), Taken::Over);
         });
-        assert!(!TURNS.wait(seat) && TURNS.take(FIRST) == Taken::Over && !TURNS.enter());
+        assert!(!TURNS.wait(seat) && TURNS.take(FIRST) == Taken::Over && !TURNS.enter(FIRST));
     }
 
     /// Who makes no calls loses the turn, and finds out at its next one.
@@ -710,7 +852,7 @@ mod tests {
         thread::scope(|scope| {
             assert_eq!(scope.spawn(move || TURNS.take(seat)).join().unwrap(), Taken::Away(FIRST));
         });
-        assert!(!TURNS.enter());
+        assert!(!TURNS.enter(FIRST));
     }
 
     /// Who has the turn dies: who waits for it finds out soon.

@@ -6,7 +6,9 @@ use linux_raw_sys::errno::EINTR;
 use linux_raw_sys::general::{
     PROT_EXEC, SEEK_CUR, {MAP_FIXED, MAP_FIXED_NOREPLACE}, {MREMAP_FIXED, MREMAP_MAYMOVE, SIGKILL},
 };
-use recording::{Call, End, Hasher, Head, Payload, Place, digest};
+use recording::{
+    Call, End, Hasher, Head, Payload, Place, digest, read_words, words_len, write_words,
+};
 use systable::{Class, Entry, Refusal, Rule, Sysno};
 
 use super::engine::{self, Turn};
@@ -117,6 +119,15 @@ fn kept(name: Sysno, entry: &Entry, class: Class, args: &Args) -> Kept {
         Class::Execute if maps_code(name, args) => Kept::Hash,
         _ => Kept::Nothing,
     }
+}
+
+/// Whether what the kernel writes is a structure, or some, in which most is small.
+fn is_words(name: Sysno) -> bool {
+    use Sysno::*;
+    matches!(
+        name,
+        epoll_wait | epoll_pwait | epoll_pwait2 | stat | lstat | fstat | newfstatat | statx
+    )
 }
 
 /// Whether it maps a file's instructions.
@@ -284,17 +295,31 @@ impl Of {
             Kept::Hash => turn.append(&call(self.hash(result)), 0, |_| {}),
             Kept::Written => {
                 let mut length = 0;
-                let _counted = self.written(result, given, &mut |(_, len)| {
-                    length += len;
+                // SAFETY: the kernel has written to it a moment ago.
+                let written = |(from, len)| unsafe { bytes(from, len) };
+                let is_words = is_words(self.name);
+                let _counted = self.written(result, given, &mut |piece| {
+                    length += match is_words {
+                        true => words_len(written(piece)).expect("structures are of words"),
+                        false => piece.1,
+                    };
                     Ok(())
                 });
-                let payload = if length == 0 { Payload::Nothing } else { Payload::Written };
-                turn.append(&call(payload), length, |out| {
-                    let mut at = 0;
-                    let _copied = self.written(result, given, &mut |(from, len)| {
-                        // SAFETY: the kernel has written to it a moment ago.
-                        out[at..at + len].copy_from_slice(unsafe { bytes(from, len) });
-                        at += len;
+                let payload = match length {
+                    0 => Payload::Nothing,
+                    _ if is_words => Payload::Words,
+                    _ => Payload::Written,
+                };
+                turn.append(&call(payload), length, |mut out| {
+                    let _copied = self.written(result, given, &mut |piece| {
+                        let rest = core::mem::take(&mut out);
+                        out = if is_words {
+                            write_words(written(piece), rest)
+                        } else {
+                            let (to, rest) = rest.split_at_mut(piece.1);
+                            to.copy_from_slice(written(piece));
+                            rest
+                        };
                         Ok(())
                     });
                 });
@@ -467,6 +492,21 @@ impl Of {
                     self.differs(&mut turn, &Difference::Payload, context);
                 }
             }
+            Payload::Words => {
+                let mut left = payload;
+                let written = self.written(result, &given, &mut |(to, len)| {
+                    let mut buffer = [0; 1200];
+                    for at in (0..len).step_by(buffer.len()) {
+                        let part = &mut buffer[..(len - at).min(1200)];
+                        left = read_words(left, part).ok_or(0isize)?;
+                        memory::write_bytes(to + at, part)?;
+                    }
+                    Ok(())
+                });
+                if written.is_err() || !left.is_empty() {
+                    self.differs(&mut turn, &Difference::Payload, context);
+                }
+            }
         }
         if descriptors.is_some_and(|mut made| !made.move_to(&self.descriptors())) {
             self.differs(&mut turn, &Difference::Payload, context);
@@ -626,7 +666,7 @@ impl Of {
         let mut hasher = Hasher::new();
         if maps_code(self.name, &self.args) {
             hash_code(&mut hasher, result, self.args[1]);
-            return Payload::Hash(hasher.hash());
+            return Payload::Hash(hasher.hash() as u32);
         }
         let mut some = false;
         let mut add = |(at, len)| {
@@ -641,7 +681,7 @@ impl Of {
             let result = result.cast_signed();
             let _got = pieces::written(name, self.entry, &self.args, result, &given, &mut add);
         }
-        if some { Payload::Hash(hasher.hash()) } else { Payload::Nothing }
+        if some { Payload::Hash(hasher.hash() as u32) } else { Payload::Nothing }
     }
 
     pub(super) fn differs(&self, turn: &mut Turn, difference: &Difference, context: &Context) -> ! {
