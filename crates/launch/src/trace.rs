@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use recording::{Call, Clocks, Head, Payload, Record, Records, read_words};
+use recording::{Call, Clocks, Head, Left, Payload, Record, Records, Turn, read_words};
 use runtime::record::report::{Brief, damage};
 
 use crate::folder::Folder;
@@ -40,6 +40,10 @@ fn write(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
                 number += 1;
                 let time = match record.head {
                     Head::Time(time) => clocks.told(time),
+                    Head::Turn(Turn { left: Left::Killed, .. }) => {
+                        clocks = Clocks::new();
+                        None
+                    }
                     _ => None,
                 };
                 writeln!(out, "{number:>8} {at:>10}  {}", Line { record, time })?;

@@ -45,6 +45,8 @@ pub enum Head {
     Time(Time),
     /// What follows is another thread's.
     Turn(Turn),
+    /// The process of this thread, which had not the turn, was killed some time before the call that follows.
+    Killed(u16),
     /// It ends. The last record; of a program that was killed there is none.
     End(End),
 }
@@ -147,9 +149,19 @@ pub struct Signal {
 pub struct Turn {
     /// Its number among the threads of its process: the lowest one that was free when it was made.
     pub thread: u16,
-    /// Whether the one before it gave the turn away behind the call in front of this record; or else at the
-    /// next call that it was about to make.
-    pub behind: bool,
+    /// Where the one before it gave the turn away.
+    pub left: Left,
+}
+
+/// Where a turn was given away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Left {
+    /// At a call that was about to be made.
+    Before,
+    /// Behind the call in front of this record.
+    Behind,
+    /// Between two calls, where its process was killed.
+    Killed,
 }
 
 /// How a recording ends.
@@ -170,6 +182,11 @@ pub enum End {
     /// A thread made no call for so long that the others could not be kept waiting any more.
     Stuck {
         /// Its number.
+        thread: u16,
+    },
+    /// A process was killed in the midst of a call, and nobody knows what of it was done.
+    Killed {
+        /// The number of its thread that had the turn.
         thread: u16,
     },
     /// What is to be recorded could not be written.
@@ -449,10 +466,12 @@ mod tests {
             (any::<u64>(), any::<u32>()).prop_map(|(tsc, processor)| Head::Tsc(tsc, processor)),
             (any::<u8>(), any::<i64>())
                 .prop_map(|(clock, later)| Head::Time(Time { clock, later })),
-            (any::<u16>(), any::<bool>())
-                .prop_map(|(thread, behind)| Head::Turn(Turn { thread, behind })),
+            (any::<u16>(), prop_oneof![Just(Left::Before), Just(Left::Behind), Just(Left::Killed)])
+                .prop_map(|(thread, left)| Head::Turn(Turn { thread, left })),
+            any::<u16>().prop_map(Head::Killed),
             any::<i32>().prop_map(|status| Head::End(End::Exited { status })),
             any::<u16>().prop_map(|thread| Head::End(End::Stuck { thread })),
+            any::<u16>().prop_map(|thread| Head::End(End::Killed { thread })),
             (any::<u16>(), any::<[u64; 3]>())
                 .prop_map(|(number, args)| Head::End(End::Refused { number, args })),
             any::<i32>().prop_map(|errno| Head::End(End::Unwritten { errno })),

@@ -13,7 +13,9 @@ use crate::layout::is_own;
 use crate::sigset::SigSet;
 use crate::sys::{self, Args, EINVAL, NOT_MADE, error};
 use crate::thread::Thread;
-use crate::{altstack, birth, exe, exec, fds, handlers, masks, record, seccomp, signal, site, vdso};
+use crate::{
+    altstack, birth, exe, exec, fds, handlers, masks, record, seccomp, signal, site, vdso,
+};
 
 /// What a call comes to.
 pub enum Outcome {

@@ -79,6 +79,30 @@ fn what_the_runtime_needs_as_well() {
     both_ways("filters");
 }
 
+/// Processes that are killed between two calls, or by their own: others go on.
+#[test]
+fn who_is_killed() {
+    const ROUNDS: usize = 20;
+    let case = Case::guest("victims", Linked::Dynamically, &[&ROUNDS.to_string()]);
+    let mut guest = Running(case.alone().stdout(Stdio::piped()).spawn().unwrap());
+    let out = std::io::BufReader::new(guest.0.stdout.take().unwrap());
+    let mut killed = 0;
+    for line in out.lines() {
+        let line = line.unwrap();
+        assert!(!line.starts_with("line "), "{line}");
+        if let Some(victim) = line.strip_prefix("victim: ") {
+            // At any moment of its life.
+            std::thread::sleep(std::time::Duration::from_micros(fastrand::u64(..3000)));
+            kill(Pid::from_raw(victim.parse().unwrap()), Signal::SIGKILL).unwrap();
+        }
+        killed += usize::from(line == "killed: 9");
+    }
+    assert_eq!((guest.end().code(), killed), (Some(5), ROUNDS));
+    for _ in 0..3 {
+        case.replay().expect_whole(5);
+    }
+}
+
 #[test]
 fn the_first_thread_need_not_be_the_last() {
     both_ways("leaders");
@@ -92,7 +116,7 @@ fn programs_of_every_day() {
         ("/bin/sh", &["-c", "echo $$; exec env -i PATH=/none:/usr/bin nice env date +%N"]),
         ("/usr/bin/date", &["+%N"]),
         ("/usr/bin/sort", &["-R", "/etc/passwd"]),
-        ("/usr/bin/ls", &["-la", "/proc"]),
+        ("/usr/bin/ls", &["/proc"]),
         ("/usr/bin/perl", &["-e", "print time, \" \", rand, \" $$\\n\""]),
         ("/usr/bin/python3", &["-c", words]),
         ("/bin/busybox", &["wc", "/etc/passwd"]),

@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use recording::{Clocks, Head};
+use recording::{Clocks, Head, Left};
 use systable::Sysno;
 
 use super::engine::Turn;
@@ -114,7 +114,7 @@ pub fn call(
             Where::of(context)
         ))
     };
-    turn.gives_way(true);
+    turn.gives_way(Left::Behind);
     if !turn.is_over() {
         turn.engine().take_signal(thread, false);
     }

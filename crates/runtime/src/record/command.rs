@@ -20,6 +20,11 @@ pub fn waits_for_lock(command: usize) -> bool {
     [F_SETLKW, F_OFD_SETLKW].contains(&command)
 }
 
+/// `fcntl` that locks, or unlocks.
+pub fn locks(command: usize) -> bool {
+    [F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW].contains(&command)
+}
+
 /// `futex` that waits for a word.
 pub fn is_futex_wait(command: usize) -> bool {
     [FUTEX_WAIT, FUTEX_WAIT_BITSET].contains(&(command & FUTEX_COMMAND))
@@ -48,7 +53,9 @@ const EMULATE: Plan = Plan::of(Class::Emulate);
 const ENDS: Plan = Plan::of(Class::Refuse(Refusal::Ends));
 
 const F_DUPFD: usize = 0;
+const F_SETLK: usize = 6;
 const F_SETLKW: usize = 7;
+const F_OFD_SETLK: usize = 37;
 const F_OFD_SETLKW: usize = 38;
 const F_DUPFD_CLOEXEC: usize = 1030;
 
@@ -57,7 +64,6 @@ fn fcntl(args: &Args) -> Plan {
     const F_SETFD: usize = 2;
     const F_GETFL: usize = 3;
     const F_SETFL: usize = 4;
-    const F_SETLK: usize = 6;
     const F_SETOWN: usize = 8;
     const F_GETOWN: usize = 9;
     const F_SETSIG: usize = 10;
@@ -68,7 +74,6 @@ fn fcntl(args: &Args) -> Plan {
     const F_GETLK: usize = 5;
     const F_OFD_GETLK: usize = 36;
     const FLOCK: usize = 32;
-    const F_OFD_SETLK: usize = 37;
     match args[1] {
         F_DUPFD | F_DUPFD_CLOEXEC | F_GETFD | F_SETFD | F_ADD_SEALS | F_GET_SEALS => EXECUTE,
         F_SETFL | F_SETPIPE_SZ => REPEAT,

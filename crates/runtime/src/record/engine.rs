@@ -5,14 +5,14 @@ use core::fmt;
 use core::slice;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linux_raw_sys::general::{SIGSEGV, SIGSTOP};
-use recording::{Begin, Clocks, End, Head, Place, Turn as Next};
+use linux_raw_sys::general::{SIGKILL, SIGSEGV, SIGSTOP};
+use recording::{Begin, Clocks, End, Head, Left, Place, Turn as Next};
 
 use super::group::{self, turns};
 use super::report::{self, Brief, Difference, SHOWN};
 use super::stream::{self, Stream};
 use super::timers::Timers;
-use super::turns::{Left, Over, Taken};
+use super::turns::{Over, Taken, Turns, Waited};
 use super::{FAILED, ids, kinds, tsc};
 use crate::config::{Recorder, Way};
 use crate::errno::Errno;
@@ -200,23 +200,19 @@ impl Turn {
 
     /// Makes a call that may wait: other threads go on meanwhile.
     pub fn apart<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        self.apart_at(Left::Before, call)
+        self.without(|turns, seat| turns.offer(seat), call)
     }
 
     /// Has other threads go on behind a record, until `wait` is over.
     pub fn behind<T>(&mut self, wait: impl FnOnce() -> T) -> T {
-        self.apart_at(Left::Behind, wait)
+        self.without(|turns, seat| turns.leave(seat, Left::Behind), wait)
     }
 
-    fn apart_at<T>(&mut self, left: Left, call: impl FnOnce() -> T) -> T {
+    fn without<T>(&mut self, gives: impl FnOnce(&Turns, u16), call: impl FnOnce() -> T) -> T {
         if !turns().are_shared() || self.is_over() {
             return call();
         }
-        let seat = self.thread.seat.get();
-        match left {
-            Left::Before => turns().offer(seat),
-            Left::Behind => turns().leave(seat, left),
-        }
+        gives(turns(), self.thread.seat.get());
         let came = call();
         self.take();
         came
@@ -273,12 +269,13 @@ impl Turn {
             let _waited = unsafe { own!(pause) };
         }
         match turns().take(thread) {
-            Taken::Again => {}
+            Taken::Again => turns().is_recorded(),
             Taken::From(left) => {
                 self.engine().calls = 0;
-                self.append(&Head::Turn(Next { thread, behind: left == Left::Behind }), 0, |_| {});
+                self.append(&Head::Turn(Next { thread, left }), 0, |_| {});
             }
             Taken::Away(thread) => self.end(End::Stuck { thread }),
+            Taken::Killed(thread) => self.end(End::Killed { thread }),
             Taken::Over => {
                 self.is_over = true;
                 hears(self.thread);
@@ -287,16 +284,63 @@ impl Turn {
     }
 
     /// Replayed: gives the turn to whom the record says, at a call or behind it, and waits to get it back.
-    pub fn gives_way(&mut self, behind: bool) {
-        while turns().are_shared() && !self.is_over() && self.passes(behind) {
+    pub fn gives_way(&mut self, at: Left) {
+        while turns().are_shared() && !self.is_over() && self.passes(at) {
             self.waits();
         }
     }
 
     fn waits(&mut self) {
-        if !turns().wait(self.thread.seat.get()) {
-            self.is_over = true;
-            hears(self.thread);
+        loop {
+            match turns().wait(self.thread.seat.get()) {
+                Waited::Passed => break,
+                Waited::Inherited if self.passes(Left::Killed) => {}
+                Waited::Inherited => {
+                    let engine = self.engine();
+                    failed(format_args!(
+                        "a process of the replay was killed, behind {engine}: none was when it was recorded"
+                    ))
+                }
+                Waited::Over => {
+                    self.is_over = true;
+                    hears(self.thread);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Others may have been killed, and this thread be about to find out: there are records of that.
+    pub fn finds_killed(&mut self) {
+        while turns().are_shared()
+            && !self.is_over()
+            && let Some(thread) = turns().killed()
+        {
+            self.append(&Head::Killed(thread), 0, |_| {});
+        }
+    }
+
+    /// Replayed: kills who was killed.
+    pub fn kills(&mut self) {
+        let engine = self.engine();
+        if let Some((head @ Head::Killed(thread), _, place)) = engine.peek() {
+            engine.go_on(head, place);
+            if !turns().kill(thread) {
+                engine.differs(format_args!("there is no such process"));
+            }
+        }
+    }
+
+    /// Replayed: the process is killed where it was killed, if the record says so. Others go on, once it is.
+    pub fn is_killed(&mut self) {
+        let engine = self.engine();
+        if matches!(engine.peek(), Some((Head::Turn(Next { left: Left::Killed, .. }), ..))) {
+            turns().is_leaving(self.thread.seat.get());
+            self.passes(Left::Killed);
+            loop {
+                // SAFETY: ends the process.
+                let _killed = unsafe { own!(kill, own!(getpid).unwrap_or(0), SIGKILL) };
+            }
         }
     }
 
@@ -323,7 +367,7 @@ impl Turn {
 
     /// `false`: the recording ends there.
     fn must_pass(&mut self) -> bool {
-        let passes = self.passes(true);
+        let passes = self.passes(Left::Behind);
         if !passes && !self.stops() {
             let other = self.engine().other();
             self.engine().differs(format_args!("another thread goes on\n  {other}"));
@@ -331,10 +375,10 @@ impl Turn {
         passes
     }
 
-    fn passes(&mut self, behind: bool) -> bool {
+    fn passes(&mut self, at: Left) -> bool {
         let engine = self.engine();
         match engine.peek() {
-            Some((head @ Head::Turn(next), _, place)) if next.behind == behind => {
+            Some((head @ Head::Turn(next), _, place)) if next.left == at => {
                 engine.go_on(head, place);
                 if !turns().pass(next.thread) {
                     engine.differs(format_args!("there is no such thread"));
@@ -349,7 +393,10 @@ impl Turn {
     pub fn append(&mut self, head: &Head, length: usize, payload: impl FnOnce(&mut [u8])) {
         let engine = self.engine();
         match engine.stream.append(head, length, payload) {
-            Ok(()) => engine.note(*head),
+            Ok(()) => {
+                engine.note(*head);
+                turns().is_recorded();
+            }
             Err(why) => self.end(End::Unwritten { errno: -why as i32 }),
         }
     }
@@ -410,6 +457,10 @@ impl Turn {
 
 impl Engine {
     fn note(&mut self, head: Head) {
+        if let Head::Turn(Next { left: Left::Killed, .. }) = head {
+            // Whoever was killed may have been about to write down what a clock has said.
+            self.clocks = Clocks::new();
+        }
         self.last[self.count as usize % SHOWN] = Some(head);
         self.count += 1;
         self.unrecorded = 0;

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use systable::Sysno;
 
+use super::ends;
 use super::group::turns;
 use super::turns::Ids;
 use crate::sys::{Args, checked};
@@ -55,7 +56,7 @@ pub fn sits(thread: &Thread, pid: i32, told: Option<i32>) {
     let known = if known.process == 0 { told.unwrap_or(pid) } else { known.process };
     let of = |number| Ids { thread: number, process: number };
     turns().set_ids(seat, of(process), of(known));
-    turns().see_others(process == pid);
+    ends::see_others(process == pid);
     is_told(thread, told);
 }
 
@@ -67,7 +68,7 @@ fn is_told(thread: &Thread, told: Option<i32>) {
 
 /// A process begins as a copy of another one.
 pub fn begins(thread: &Thread, told: Option<i32>) {
-    turns().see_others(turns().ids(thread.seat.get()).0.process == own_process());
+    ends::see_others(turns().ids(thread.seat.get()).0.process == own_process());
     is_told(thread, told);
 }
 

@@ -1,10 +1,11 @@
 //! A write to a pipe of the program's, or to a stream within it, that is longer than what there may be room for. It is made in pieces, each
 //! in one turn and with a record of its own, and others go on between them, who may read.
 
-use recording::{Call, Hasher, Head, Payload};
+use recording::{Call, Hasher, Head, Left, Payload};
 use systable::Sysno;
 
 use super::engine::Turn;
+use super::group::turns;
 use super::kinds;
 use super::report::Difference;
 use super::waits::{self, PIPE_BUF};
@@ -63,6 +64,7 @@ impl Of {
                 Some(NOT_MADE) => 0,
                 Some(error) => error,
                 None => {
+                    turns().makes(args.0);
                     let made = turn.during(|| dispatch::call(thread, args.0, args.1, context));
                     let Outcome::Value(result) = made else { unreachable!("it returns") };
                     // A signal has come a moment before.
@@ -101,7 +103,7 @@ impl Of {
     ) -> Outcome {
         let mut progress = Progress { done: 0, len: self.args[2] };
         loop {
-            turn.gives_way(false);
+            turn.gives_way(Left::Before);
             let is_signal =
                 !turn.is_over() && progress.done == 0 && turn.engine().take_signal(thread, true);
             if is_signal {
@@ -135,7 +137,7 @@ impl Of {
                 self.differs(turn, &Difference::Bytes, context);
             }
             turn.engine().go_on(Head::Call(recorded), place);
-            turn.gives_way(true);
+            turn.gives_way(Left::Behind);
             if let Some(told) = progress.add(result) {
                 if !turn.is_over() {
                     turn.engine().take_signal(thread, false);

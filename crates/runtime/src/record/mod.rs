@@ -15,6 +15,7 @@
 
 mod clocks;
 mod command;
+mod ends;
 mod engine;
 pub mod entry;
 mod group;

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Display, Formatter};
 
-use recording::{Call, Damage, End, Head, Time, Turn};
+use recording::{Call, Clocks, Damage, End, Head, Left, Time, Turn};
 use systable::Sysno;
 
 use crate::errno::Errno;
@@ -59,8 +59,14 @@ impl Display for Brief {
             }
             Head::Signal(_) => f.write_str("a signal"),
             Head::Tsc(..) => f.write_str("the time stamp counter"),
-            Head::Time(Time { clock, .. }) => write!(f, "the time, by clock {clock}"),
+            Head::Time(Time { clock: Clocks::OF_DAY, .. }) => f.write_str("gettimeofday"),
+            Head::Time(Time { clock: Clocks::SECONDS, .. }) => f.write_str("time"),
+            Head::Time(Time { clock, .. }) => write!(f, "clock_gettime({clock})"),
+            Head::Turn(Turn { thread, left: Left::Killed }) => {
+                write!(f, "a process is killed, and thread {thread} goes on")
+            }
             Head::Turn(Turn { thread, .. }) => write!(f, "thread {thread} goes on"),
+            Head::Killed(thread) => write!(f, "the process of thread {thread} was killed"),
             Head::End(End::Exited { status }) => write!(f, "it ends with status {status}"),
             Head::End(End::Refused { number, args: [a, b, c] }) => {
                 let name = Name(usize::from(number));
@@ -68,6 +74,9 @@ impl Display for Brief {
             }
             Head::End(End::Stuck { thread }) => {
                 write!(f, "thread {thread} makes no system calls, and the others wait for it")
+            }
+            Head::End(End::Killed { thread }) => {
+                write!(f, "the process of thread {thread} was killed in the midst of a system call")
             }
             Head::End(End::Unwritten { errno }) => {
                 write!(f, "what follows could not be written: {}", Errno(-(errno as isize)))

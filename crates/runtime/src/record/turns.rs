@@ -16,9 +16,12 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering::*, compiler_fence,
 };
 
-use linux_raw_sys::errno::{ESRCH, ETIMEDOUT};
-use linux_raw_sys::general::{FUTEX_WAIT, FUTEX_WAKE, POLLIN};
+use linux_raw_sys::errno::ETIMEDOUT;
+use linux_raw_sys::general::{FUTEX_WAIT, FUTEX_WAKE, SIGKILL};
+use recording::Left;
+use systable::Sysno;
 
+use super::ends::{has_ended, is_ending};
 use crate::lock::Lock;
 use crate::own;
 use crate::sys::error;
@@ -52,6 +55,13 @@ const CALLS: u32 = 2;
 /// or it makes one that may wait, and whoever wants the turn may have it.
 const OFFERS: u32 = 3;
 
+/// What there has yet to be a record of: nothing,
+const NOTHING: u32 = 0;
+/// that the one who has the turn has got it,
+const TAKING: u32 = 1;
+/// or a call, its number behind this one, that a replay has to make again.
+const CALL: u32 = 2;
+
 /// That this one offers the turn.
 fn offered_by(number: u16) -> u32 {
     OFFERS | u32::from(number) << 8
@@ -64,6 +74,8 @@ pub struct Turns {
     /// See [`BUSY`]. Who has the turn writes it, at each call and without looking at it, and others only instead
     /// of [`OFFERS`].
     doing: AtomicU32,
+    /// See [`NOTHING`].
+    unwritten: AtomicU32,
     /// Who is about to take the turn away, or [`ALL`], for ever: who has it finds out under the lock, before it
     /// does anything, whether it still has it.
     doubted: AtomicU16,
@@ -103,6 +115,8 @@ struct Seat {
     process: AtomicU16,
     /// Whether its process has ended, and was not waited for. Nobody else gets its seat before.
     ended: AtomicBool,
+    /// Whether others know that its process was killed.
+    killed: AtomicBool,
     /// What the kernel calls it, and its process.
     real: AtomicI32,
     real_process: AtomicI32,
@@ -134,15 +148,6 @@ pub enum Over {
     Fail = 4,
 }
 
-/// Where a turn was given away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// At a call that was about to be made.
-    Before,
-    /// Behind one of which there is a record.
-    Behind,
-}
-
 /// What has become of who wanted the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -150,8 +155,21 @@ pub enum Taken {
     Again,
     /// Somebody else had it, and gave it away so.
     From(Left),
-    /// It took the turn away from a thread that made no calls, or has died.
+    /// It took the turn away from a thread that made no calls.
     Away(u16),
+    /// Or from one whose process was killed in the midst of a call.
+    Killed(u16),
+    /// There are no turns any more.
+    Over,
+}
+
+/// What has become of who waited until the turn was passed to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// It has it.
+    Passed,
+    /// It has it for the moment: the process of who had it has ended, and passed it to nobody.
+    Inherited,
     /// There are no turns any more.
     Over,
 }
@@ -166,6 +184,7 @@ impl Turns {
         Turns {
             shared: AtomicBool::new(false),
             doing: AtomicU32::new(BUSY),
+            unwritten: AtomicU32::new(NOTHING),
             doubted: AtomicU16::new(NOBODY),
             awaited: AtomicBool::new(false),
             beats: AtomicU32::new(0),
@@ -185,6 +204,7 @@ impl Turns {
                     next: AtomicU16::new(NOBODY),
                     process: AtomicU16::new(NOBODY),
                     ended: AtomicBool::new(false),
+                    killed: AtomicBool::new(false),
                     real: AtomicI32::new(0),
                     real_process: AtomicI32::new(0),
                     told: AtomicI32::new(0),
@@ -231,11 +251,22 @@ impl Turns {
     /// And goes back.
     pub fn exit(&self) {
         if self.are_shared() {
+            self.is_recorded();
             self.doing.store(RUNS, Release);
         }
     }
 
-    /// Runs `call`, which may take long. `false`: somebody else has the turn now.
+    /// Whoever has the turn is about to make a call that has to be made again.
+    pub fn makes(&self, number: usize) {
+        self.unwritten.store(CALL + number as u32, Release);
+    }
+
+    /// There is a record of everything.
+    pub fn is_recorded(&self) {
+        self.unwritten.store(NOTHING, Release);
+    }
+
+    /// Makes a call, which may take long. `false`: somebody else has the turn now.
     pub fn during<T>(&self, me: u16, call: impl FnOnce() -> T) -> (T, bool) {
         if !self.are_shared() {
             return (call(), true);
@@ -296,6 +327,7 @@ impl Turns {
             let process = if is_process { number } else { self.process_of(parent) };
             seat.word.store(IDLE, Relaxed);
             seat.ended.store(false, Relaxed);
+            seat.killed.store(false, Relaxed);
             self.set_ids(number, Ids::default(), Ids::default());
             seat.process.store(process, Relaxed);
             Some(number)
@@ -314,11 +346,6 @@ impl Turns {
     /// The same, again: to the kernel, and to the program.
     pub fn ids(&self, number: u16) -> (Ids, Ids) {
         (self.seat(number).real(), self.seat(number).told())
-    }
-
-    /// Whether this process finds others by their numbers: it is in the same namespace.
-    pub fn see_others(&self, are_seen: bool) {
-        BLIND.store(!are_seen, Relaxed);
     }
 
     /// What the kernel calls the thread that the program is told to be this one.
@@ -413,6 +440,30 @@ impl Turns {
         .is_some()
     }
 
+    /// A process that was killed, and of which that is not known yet: it is now. By whoever has the turn.
+    pub fn killed(&self) -> Option<u16> {
+        let killed = (FIRST..SEATS as u16).find(|&number| {
+            let seat = self.seat(number);
+            let lives = !seat.ended.load(Relaxed) && !seat.killed.load(Relaxed);
+            self.process_of(number) == number && lives && is_ending(seat.real_process.load(Relaxed))
+        })?;
+        self.seat(killed).killed.store(true, Relaxed);
+        Some(killed)
+    }
+
+    /// Replayed: the same happens to it. `false`: there is no such process.
+    pub fn kill(&self, number: u16) -> bool {
+        let is_there = usize::from(number) < SEATS && self.process_of(number) == number;
+        let process = if is_there { self.seat(number).real_process.load(Relaxed) } else { 0 };
+        if process <= 0 {
+            return false;
+        }
+        // SAFETY: a process of the replay's, which waits for its turn.
+        let _killed = unsafe { own!(kill, process, SIGKILL) };
+        while !has_ended(process, 1000) {}
+        true
+    }
+
     /// Whether somebody stands in the line.
     pub fn are_awaited(&self) -> bool {
         self.awaited.load(Relaxed)
@@ -427,6 +478,7 @@ impl Turns {
             if line.holder != NOBODY {
                 let next = self.seat(line.holder).next.load(Relaxed);
                 line.begin_with(self, next);
+                self.unwritten.store(TAKING, Release);
             }
             line.holder
         });
@@ -459,6 +511,7 @@ impl Turns {
             }
             if !waits {
                 line.holder = me;
+                self.unwritten.store(TAKING, Release);
             }
             if waits || line.leaving != 0 { Err(waits) } else { Ok(line.taken(me)) }
         });
@@ -473,7 +526,7 @@ impl Turns {
             match self.wait_in_line(me) {
                 Ok(true) => {}
                 Ok(false) => return Taken::Over,
-                Err(other) => return Taken::Away(other),
+                Err(taken) => return taken,
             }
         }
         self.beat();
@@ -481,8 +534,8 @@ impl Turns {
         self.with(|line| line.taken(me))
     }
 
-    /// `Err`: who has the turn makes no calls, or is dead, and has it no more.
-    fn wait_in_line(&self, me: u16) -> Result<bool, u16> {
+    /// `Err`: who had the turn has made no calls, or is dead, and has it no more.
+    fn wait_in_line(&self, me: u16) -> Result<bool, Taken> {
         let (mut beats, mut looks) = (self.beats.load(Relaxed), 0);
         loop {
             if let Some(has_it) = self.came(me) {
@@ -493,15 +546,15 @@ impl Turns {
             }
             let before = core::mem::replace(&mut beats, self.beats.load(Relaxed));
             looks = if before == beats { looks + 1 } else { 0 };
-            if let Some(other) = self.take_away(me, looks > PATIENCE) {
-                return Err(other);
+            if let Some(taken) = self.take_away(me, looks > PATIENCE) {
+                return Err(taken);
             }
         }
     }
 
     /// Takes the turn away from who has it: if it has died, or else if that is wanted and it is not in the
     /// runtime.
-    fn take_away(&self, me: u16, wanted: bool) -> Option<u16> {
+    fn take_away(&self, me: u16, wanted: bool) -> Option<Taken> {
         let is_idle = || [RUNS, CALLS].contains(&self.doing.load(Acquire));
         let doubts = self.with(|line| {
             let holder = line.holder;
@@ -524,16 +577,38 @@ impl Turns {
             let doubts = self.doubted.load(Relaxed) == me;
             let is_its = line.holder == holder && self.over().is_none();
             let takes = is_its && (is_dead || (doubts && is_idle()));
-            if takes {
-                // Whoever had it has yet to find out.
-                self.doubted.store(me, Relaxed);
-                line.holder = me;
-                line.remove(self, me);
-            } else if doubts {
-                self.doubted.store(NOBODY, Relaxed);
+            if !takes {
+                if doubts {
+                    self.doubted.store(NOBODY, Relaxed);
+                }
+                return None;
             }
-            takes.then_some(holder)
+            let taken = match is_dead {
+                true => self.inherit(line, me),
+                false => Taken::Away(holder),
+            };
+            line.holder = me;
+            line.remove(self, me);
+            Some(taken)
         })
+    }
+
+    /// What the turn is worth that the process of who had it has left behind.
+    fn inherit(&self, line: &mut Line, me: u16) -> Taken {
+        let holder = line.holder;
+        let sends = [Sysno::kill, Sysno::tkill, Sysno::tgkill, Sysno::rt_tgsigqueueinfo];
+        match self.unwritten.swap(TAKING, AcqRel) {
+            NOTHING => {}
+            // As if it never had the turn.
+            TAKING => return line.taken(me),
+            // Most who are killed in the midst of such a call have killed themselves.
+            call if self.doing.load(Acquire) == CALLS
+                && sends.iter().any(|&name| name as u32 == call - CALL) => {}
+            _ => return Taken::Killed(holder),
+        }
+        self.doing.store(BUSY, Release);
+        (line.last, line.left) = (holder, Left::Killed);
+        line.taken(me)
     }
 
     /// Gives the turn to this one. `false`: there is no such thread.
@@ -551,29 +626,44 @@ impl Turns {
         is_there
     }
 
-    /// Waits until the turn is passed to this one. `false`: there are no turns any more.
-    pub fn wait(&self, me: u16) -> bool {
+    /// Waits until the turn is passed to this one.
+    pub fn wait(&self, me: u16) -> Waited {
         let word = &self.seat(me).word;
         let _may_have_come = word.compare_exchange(IDLE, WAITS, Relaxed, Relaxed);
         loop {
-            if let Some(has_it) = self.came(me) {
-                if has_it {
+            match self.came(me) {
+                Some(true) => {
                     self.await_end();
+                    return Waited::Passed;
                 }
-                return has_it;
+                Some(false) => return Waited::Over,
+                None => {}
             }
-            if self.sleep(me) == Err(error(ETIMEDOUT)) && self.is_holder_dead() {
-                // Killed by somebody: nobody will pass the turn any more.
-                self.end(Over::Fail);
+            if self.sleep(me) == Err(error(ETIMEDOUT)) && self.inherits(me) {
+                return Waited::Inherited;
             }
         }
     }
 
-    fn is_holder_dead(&self) -> bool {
+    /// Takes the turn if its holder's process has ended.
+    fn inherits(&self, me: u16) -> bool {
         self.with(|line| {
             let holder = line.holder;
-            holder != NOBODY && has_ended(self.seat(holder).real_process.load(Relaxed), 0)
+            let ended = holder != NOBODY
+                && holder != me
+                && self.over().is_none()
+                && has_ended(self.seat(holder).real_process.load(Relaxed), 0);
+            if ended {
+                line.holder = me;
+                self.seat(me).word.store(IDLE, Relaxed);
+            }
+            ended
         })
+    }
+
+    /// The process of this thread is about to be killed, as it was. Who goes on waits until it is.
+    pub fn is_leaving(&self, number: u16) {
+        self.with(|line| line.leaving = self.seat(number).real_process.load(Relaxed));
     }
 
     /// There are no turns any more.
@@ -698,33 +788,6 @@ fn await_stores() {
     }
 }
 
-/// Whether this process cannot find others by their numbers.
-static BLIND: AtomicBool = AtomicBool::new(false);
-
-/// Whether a process has ended, also if nobody has waited for it yet, or does so within some milliseconds.
-fn has_ended(process: i32, patience: i32) -> bool {
-    if process == 0 || BLIND.load(Relaxed) {
-        return patience > 0;
-    }
-    // SAFETY: a descriptor of the runtime's, which is closed again.
-    unsafe {
-        match own!(pidfd_open, process, 0) {
-            Ok(fd) => {
-                let mut poll: [u32; 2] = [fd as u32, POLLIN];
-                let ended = own!(poll, poll.as_mut_ptr(), 1, patience) == Ok(1);
-                let _closed = own!(close, fd);
-                ended
-            }
-            Err(why) if why == error(ESRCH) => true,
-            // It cannot be asked. Who only wants to wait does so, for a moment.
-            Err(_) => {
-                let moment = [0u64, 10_000_000];
-                patience > 0 && own!(nanosleep, moment.as_ptr(), 0).is_ok()
-            }
-        }
-    }
-}
-
 const _: () = assert!(SEATS <= u16::MAX as usize);
 
 #[cfg(test)]
@@ -809,7 +872,7 @@ mod tests {
         let goes_on = |me: u16, order: &[u16]| {
             for pair in order.windows(2).filter(|pair| pair[0] == me) {
                 if LAST.load(Relaxed) != me {
-                    assert!(TURNS.wait(me));
+                    assert_eq!(TURNS.wait(me), Waited::Passed);
                 }
                 LAST.store(me, Relaxed);
                 if pair[1] != me {
@@ -840,7 +903,11 @@ mod tests {
             TURNS.end(Over::GoOn);
             assert_eq!(waits.join().unwrap(), Taken::Over);
         });
-        assert!(!TURNS.wait(seat) && TURNS.take(FIRST) == Taken::Over && !TURNS.enter(FIRST));
+        assert!(
+            TURNS.wait(seat) == Waited::Over
+                && TURNS.take(FIRST) == Taken::Over
+                && !TURNS.enter(FIRST)
+        );
     }
 
     /// Who makes no calls loses the turn, and finds out at its next one.
@@ -869,8 +936,25 @@ mod tests {
             (TURNS.real(Ids { thread: 0, process: 7 }), TURNS.told(process)),
             (Some(ids), Some(7))
         );
+        // Its process has ended before there was a record of its having the turn,
+        let give = || {
+            TURNS.leave(FIRST, Left::Before);
+            TURNS.with(|line| line.holder = dead);
+            TURNS.unwritten.store(TAKING, Relaxed);
+        };
+        give();
+        assert_eq!(TURNS.take(FIRST), Taken::Again);
+        // in the midst of a call,
+        give();
+        TURNS.makes(1);
+        assert_eq!(TURNS.take(FIRST), Taken::Killed(dead));
+        // and behind it.
+        give();
+        TURNS.makes(1);
+        TURNS.is_recorded();
+        assert_eq!(TURNS.take(FIRST), Taken::From(Left::Killed));
         assert!(TURNS.pass(dead));
-        assert_eq!(TURNS.take(FIRST), Taken::Away(dead));
+        assert_eq!(TURNS.wait(FIRST), Waited::Inherited);
         child.wait().unwrap();
         assert!(!TURNS.has_other_processes(FIRST));
         assert_eq!(TURNS.bury(|real, _| real == ids), Some(true));

@@ -2,7 +2,7 @@
 
 use core::ptr::null_mut;
 
-use linux_raw_sys::errno::EINTR;
+use linux_raw_sys::errno::{ECONNREFUSED, ECONNRESET, EINTR, EPIPE};
 use linux_raw_sys::general::{F_GETFL, O_NONBLOCK, POLLIN, POLLOUT, SA_RESTART};
 use systable::{Class, Sysno};
 
@@ -48,6 +48,22 @@ pub fn of(name: Sysno, class: Class, args: &Args) -> Wait {
         fcntl if super::command::waits_for_lock(args[1]) => Wait::Apart,
         name if is_futex_wait(name, args) => Wait::Apart,
         _ => Wait::No,
+    }
+}
+
+/// Whether a call may have come to this because a process has ended: its descriptors are closed, and its locks
+/// free.
+pub fn tells_of_ends(name: Sysno, args: &Args, result: isize) -> bool {
+    use Sysno::*;
+    let is_inside = || kinds::of(args[0]) == Kind::Inside;
+    let is_closed = [error(EPIPE), error(ECONNRESET)].contains(&result);
+    match name {
+        read | readv | recvfrom | recvmsg => (result == 0 || is_closed) && is_inside(),
+        write | writev | sendto | sendmsg => is_closed && is_inside(),
+        connect => result == error(ECONNREFUSED),
+        fcntl => result == 0 && super::command::locks(args[1]),
+        flock => result == 0,
+        _ => false,
     }
 }
 

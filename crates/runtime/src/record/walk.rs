@@ -7,7 +7,7 @@ use linux_raw_sys::general::{
     PROT_EXEC, SEEK_CUR, {MAP_FIXED, MAP_FIXED_NOREPLACE}, {MREMAP_FIXED, MREMAP_MAYMOVE, SIGKILL},
 };
 use recording::{
-    Call, End, Hasher, Head, Payload, Place, digest, read_words, words_len, write_words,
+    Call, End, Hasher, Head, Left, Payload, Place, digest, read_words, words_len, write_words,
 };
 use systable::{Class, Entry, Refusal, Rule, Sysno};
 
@@ -238,17 +238,32 @@ impl Of {
             return self.record_long(&mut turn, thread, context);
         }
         let given = Given::read(self.entry, &self.args);
+        // Others have yet to know of it if this process is killed before there is a record.
+        let makes = || {
+            if self.is_repeated() {
+                turns().makes(self.number());
+            }
+        };
         let outcome = match self.wait() {
             Wait::Apart => turn.apart(|| self.make(thread, context)),
             Wait::Inside(events) => {
                 match waits::until_ready(&mut turn, thread, self.name, &self.args, events) {
                     Some(instead) => Outcome::Value(instead),
-                    None => turn.during(|| self.make(thread, context)),
+                    None => {
+                        makes();
+                        turn.during(|| self.make(thread, context))
+                    }
                 }
             }
             // It looks at what only this thread has.
-            Wait::No if executes(self.name) || makes_one(self.name) => self.make(thread, context),
-            Wait::No => turn.during(|| self.make(thread, context)),
+            Wait::No if executes(self.name) || makes_one(self.name) => {
+                makes();
+                self.make(thread, context)
+            }
+            Wait::No => {
+                makes();
+                turn.during(|| self.make(thread, context))
+            }
         };
         let Outcome::Value(result) = outcome else { return outcome };
         thread.not_made.set(result == NOT_MADE);
@@ -273,6 +288,12 @@ impl Of {
         if self.is_buried(result) {
             let pid = self.waited_for(result);
             turns().bury(|real, _| real.process == pid);
+        }
+        if waits::tells_of_ends(self.name, &self.args, result) {
+            turn.finds_killed();
+        }
+        if turn.is_over() {
+            return outcome;
         }
         self.write_down(&mut turn, result, &given);
         wait_for_vforked(&mut turn, thread);
@@ -423,32 +444,36 @@ impl Of {
         }
         let given = Given::read(self.entry, &self.args);
         if self.wait() != Wait::No {
-            turn.gives_way(false);
+            turn.gives_way(Left::Before);
         }
         if turn.is_over() {
             return self.make_for_real(thread, context);
         }
-        let engine = turn.engine();
-        if engine.take_signal(thread, true) {
+        if turn.engine().take_signal(thread, true) {
             return Outcome::Value(NOT_MADE);
         }
-        match engine.peek() {
-            // It has succeeded: the next program follows this record.
-            Some((Head::Begin(_), ..)) if executes(self.name) => {
-                let Outcome::Value(why) = self.make(thread, context) else {
-                    unreachable!("it returns an error, or not at all")
-                };
-                let difference = Difference::Result { recorded: 0, replayed: why };
-                self.differs(&mut turn, &difference, context)
+        loop {
+            match turn.engine().peek() {
+                // It has succeeded: the next program follows this record.
+                Some((Head::Begin(_), ..)) if executes(self.name) => {
+                    let Outcome::Value(why) = self.make(thread, context) else {
+                        unreachable!("it returns an error, or not at all")
+                    };
+                    let difference = Difference::Result { recorded: 0, replayed: why };
+                    self.differs(&mut turn, &difference, context)
+                }
+                Some((Head::End(End::Exited { status }), _, _))
+                    if self.ends_the_process(thread) =>
+                {
+                    turn.engine().finish(status)
+                }
+                Some((Head::End(_), ..)) | None => {
+                    turn.stops();
+                    return self.make_for_real(thread, context);
+                }
+                Some((Head::Killed(_), ..)) => turn.kills(),
+                Some(_) => break,
             }
-            Some((Head::End(End::Exited { status }), _, _)) if self.ends_the_process(thread) => {
-                engine.finish(status)
-            }
-            Some((Head::End(_), ..)) | None => {
-                turn.stops();
-                return self.make_for_real(thread, context);
-            }
-            Some(_) => {}
         }
         let (recorded, payload, place) = self.recorded(&mut turn, context);
         let result = recorded.result as isize;
@@ -521,7 +546,7 @@ impl Of {
             turn.must_give_way();
             birth::wait_for(child);
         }
-        turn.gives_way(true);
+        turn.gives_way(Left::Behind);
         if !turn.is_over() {
             turn.engine().take_signal(thread, false);
         }
@@ -541,6 +566,7 @@ impl Of {
                 (call, payload, place)
             }
             _ => {
+                turn.is_killed();
                 let other = turn.engine().other();
                 self.differs(turn, &other, context)
             }
@@ -554,13 +580,16 @@ impl Of {
         if has_been_awaited { Outcome::Value(0) } else { self.make(thread, context) }
     }
 
+    /// Whether a replay makes it again.
+    fn is_repeated(&self) -> bool {
+        matches!(self.plan.class, Class::Execute | Class::Repeat)
+    }
+
     fn is_made_again(&self, result: isize) -> bool {
         // One that a signal has ended would wait for it; one that has failed to execute a program, or to make
         // a thread, might not.
         let is_lucky = executes(self.name) || (makes_one(self.name) && result < 0);
-        matches!(self.plan.class, Class::Execute | Class::Repeat)
-            && result != error(EINTR)
-            && !is_lucky
+        self.is_repeated() && result != error(EINTR) && !is_lucky
     }
 
     fn make_again(
