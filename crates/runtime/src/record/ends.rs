@@ -1,4 +1,7 @@
 //! Whether other processes are still there.
+//!
+//! Who asks with a descriptor must have the turn. For a moment the descriptor has the lowest number that is free,
+//! and a thread that has the turn might put one of the program's there meanwhile, for us to close.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -6,6 +9,7 @@ use linux_raw_sys::errno::{ENOENT, ESRCH};
 use linux_raw_sys::general::{AT_FDCWD, O_CLOEXEC, O_DIRECTORY, O_PATH, O_RDONLY, POLLIN};
 
 use crate::exec::Name;
+use crate::layout::OWN;
 use crate::own;
 use crate::sys::error;
 
@@ -39,6 +43,20 @@ pub fn has_ended(process: i32, patience: i32) -> bool {
             }
         }
     }
+}
+
+/// Whether a thread has given back its memory, and with it its process, if it was killed; its descriptors may still
+/// be open. Asked without a descriptor, by who only waits for the turn.
+pub fn is_gone(thread: i32) -> bool {
+    if thread == 0 || BLIND.load(Relaxed) {
+        return false;
+    }
+    let mut byte = 0u8;
+    let (here, there) = ([&raw mut byte as usize, 1], [OWN.start, 1]);
+    // SAFETY: reads a byte that every process with the runtime has.
+    let read = unsafe { own!(process_vm_readv, thread, here.as_ptr(), 1, there.as_ptr(), 1, 0) };
+    // Whoever may not be looked at is there.
+    read == Err(error(ESRCH))
 }
 
 /// Whether a process has ended, or is about to and has begun to close its descriptors.
@@ -84,11 +102,12 @@ mod tests {
     fn a_process_that_nobody_has_waited_for() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let process = child.id().cast_signed();
-        assert!(!is_ending(process) && !has_ended(process, 0));
+        assert!(!is_ending(process) && !has_ended(process, 0) && !is_gone(process));
         child.kill().unwrap();
-        assert!(has_ended(process, 5000) && is_ending(process));
+        assert!(has_ended(process, 5000) && is_ending(process) && is_gone(process));
         child.wait().unwrap();
-        assert!(has_ended(process, 0) && is_ending(process) && !is_ending(0));
+        assert!(has_ended(process, 0) && is_ending(process) && is_gone(process));
+        assert!(!is_ending(0) && !is_gone(0));
     }
 
     #[test]

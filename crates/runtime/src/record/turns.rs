@@ -21,7 +21,7 @@ use linux_raw_sys::general::{FUTEX_WAIT, FUTEX_WAKE, SIGKILL};
 use recording::Left;
 use systable::Sysno;
 
-use super::ends::{has_ended, is_ending};
+use super::ends::{has_ended, is_ending, is_gone};
 use crate::lock::Lock;
 use crate::own;
 use crate::sys::error;
@@ -526,7 +526,10 @@ impl Turns {
             match self.wait_in_line(me) {
                 Ok(true) => {}
                 Ok(false) => return Taken::Over,
-                Err(taken) => return taken,
+                Err(taken) => {
+                    self.await_end();
+                    return taken;
+                }
             }
         }
         self.beat();
@@ -561,7 +564,7 @@ impl Turns {
             if holder == NOBODY || holder == me || self.over().is_some() {
                 return None;
             }
-            let is_dead = has_ended(self.seat(holder).real_process.load(Relaxed), 0);
+            let is_dead = is_gone(self.seat(holder).real.load(Relaxed));
             let doubts = !is_dead && wanted && is_idle() && self.doubted.load(Relaxed) == NOBODY;
             if doubts {
                 self.doubted.store(me, SeqCst);
@@ -596,6 +599,7 @@ impl Turns {
     /// What the turn is worth that the process of who had it has left behind.
     fn inherit(&self, line: &mut Line, me: u16) -> Taken {
         let holder = line.holder;
+        line.leaving = self.seat(holder).real_process.load(Relaxed);
         let sends = [Sysno::kill, Sysno::tkill, Sysno::tgkill, Sysno::rt_tgsigqueueinfo];
         match self.unwritten.swap(TAKING, AcqRel) {
             NOTHING => {}
@@ -640,6 +644,7 @@ impl Turns {
                 None => {}
             }
             if self.sleep(me) == Err(error(ETIMEDOUT)) && self.inherits(me) {
+                self.await_end();
                 return Waited::Inherited;
             }
         }
@@ -652,8 +657,9 @@ impl Turns {
             let ended = holder != NOBODY
                 && holder != me
                 && self.over().is_none()
-                && has_ended(self.seat(holder).real_process.load(Relaxed), 0);
+                && is_gone(self.seat(holder).real.load(Relaxed));
             if ended {
+                line.leaving = self.seat(holder).real_process.load(Relaxed);
                 line.holder = me;
                 self.seat(me).word.store(IDLE, Relaxed);
             }
