@@ -158,7 +158,7 @@ global_asm!(
     // The same for a call of our vDSO: without the runtime, no seccomp filter of the program's would see it.
     "steadfast_time:",
     "cmp byte ptr [rip + {enters}], 0",
-    "jne steadfast_recorded",
+    "jne steadfast_asked",
     "mov gs:[{tail}], rcx",
     "steadfast_time_call:",
     "syscall",

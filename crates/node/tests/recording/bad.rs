@@ -154,21 +154,21 @@ fn there_is_no_room() {
     let case = Case::guest("files", Linked::Statically, &[]);
     assert_eq!(case.record().status, Some(0));
     assert!(case.record().says.contains("is not empty"));
-    // A disk of so many MiB. What the program gets of chance does not fit on it.
+    // A disk of that size. What the program gets of chance does not fit on it.
     let program = ["if=/dev/urandom", "of=there", "bs=100k", "count=90"];
     let on_disk_of = |size: &str| {
         let case = Case::of("/bin/dd".into(), &program);
-        let script = "mount -t tmpfs -o size=$1m none \"$2\" && shift 2 && exec \"$@\"";
+        let script = "mount -t tmpfs -o size=$1 none \"$2\" && shift 2 && exec \"$@\"";
         fs::create_dir(case.recording()).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh", size]).arg(case.recording());
         command.arg(env!("CARGO_BIN_EXE_steadfast")).args(case.alone().get_args());
         (Ended::of(command.current_dir(case.work()).output()), case)
     };
-    let (seen, _) = on_disk_of("1");
+    let (seen, _) = on_disk_of("128k");
     seen.expect_refused("cannot use the file of the recording: the disk is full");
     // The program goes on.
-    let (seen, case) = on_disk_of("6");
+    let (seen, case) = on_disk_of("6m");
     let ends = "the recording ends here: what follows could not be written: the disk is full\n";
     assert!(seen.status == Some(0) && seen.says.contains(ends), "{seen:?}");
     assert_eq!(fs::metadata(case.work().join("there")).unwrap().len(), 90 * 100 * 1024);

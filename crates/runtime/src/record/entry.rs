@@ -26,26 +26,49 @@ const CONTEXT: usize = size_of::<Context>();
 
 const _: () = assert!(CONTEXT.is_multiple_of(16));
 
+/// Instructions: from the program to the runtime, with its registers on the thread's stack.
+macro_rules! leaves_program {
+    () => {
+        "mov gs:[{tail}], rcx
+        mov gs:[{number}], rax
+        mov r11, rsp
+        mov rsp, gs:[{entry}]
+        mov [rsp + {rax}], rax
+        mov [rsp + {rdi}], rdi
+        mov [rsp + {rsi}], rsi
+        mov [rsp + {rdx}], rdx
+        mov [rsp + {r10}], r10
+        mov [rsp + {r8}], r8
+        mov [rsp + {r9}], r9
+        mov [rsp + {rbp}], rbp
+        mov [rsp + {rsp_}], r11
+        mov [rsp + {rip}], rcx"
+    };
+}
+
+/// And back.
+macro_rules! goes_back {
+    () => {
+        "mov rdi, [rsp + {rdi}]
+        mov rsi, [rsp + {rsi}]
+        mov rdx, [rsp + {rdx}]
+        mov r10, [rsp + {r10}]
+        mov r8, [rsp + {r8}]
+        mov r9, [rsp + {r9}]
+        mov rsp, [rsp + {rsp_}]
+        cmp qword ptr gs:[{deferred}], 0
+        jne steadfast_put_off
+        jmp qword ptr gs:[{tail}]"
+    };
+}
+
 global_asm!(
     ".text",
-    ".globl steadfast_recorded",
+    ".globl steadfast_recorded, steadfast_asked",
     ".balign 16",
     // (a system call's registers, but the tail: rcx)
     "steadfast_recorded:",
-    "mov gs:[{tail}], rcx",
-    "mov gs:[{number}], rax",
-    "mov r11, rsp",
-    "mov rsp, gs:[{entry}]",
-    "mov [rsp + {rax}], rax",
-    "mov [rsp + {rdi}], rdi",
-    "mov [rsp + {rsi}], rsi",
-    "mov [rsp + {rdx}], rdx",
-    "mov [rsp + {r10}], r10",
-    "mov [rsp + {r8}], r8",
-    "mov [rsp + {r9}], r9",
-    "mov [rsp + {rbp}], rbp",
-    "mov [rsp + {rsp_}], r11",
-    "mov [rsp + {rip}], rcx",
+    leaves_program!(),
     "movaps [rsp + {vectors}], xmm0",
     "movaps [rsp + {vectors} + 16], xmm1",
     "movaps [rsp + {vectors} + 32], xmm2",
@@ -80,23 +103,23 @@ global_asm!(
     "movaps xmm13, [rsp + {vectors} + 208]",
     "movaps xmm14, [rsp + {vectors} + 224]",
     "movaps xmm15, [rsp + {vectors} + 240]",
-    "mov rdi, [rsp + {rdi}]",
-    "mov rsi, [rsp + {rsi}]",
-    "mov rdx, [rsp + {rdx}]",
-    "mov r10, [rsp + {r10}]",
-    "mov r8, [rsp + {r8}]",
-    "mov r9, [rsp + {r9}]",
-    "mov rsp, [rsp + {rsp_}]",
-    "cmp qword ptr gs:[{deferred}], 0",
-    "jne 2f",
-    "jmp qword ptr gs:[{tail}]",
-    "2:",
+    goes_back!(),
+    // A signal has come.
+    "steadfast_put_off:",
     "mov gs:[{result}], rax",
     "mov byte ptr gs:[{pending}], 1",
     "mov eax, {none}",
     "mov rcx, gs:[{tail}]",
     "sub rcx, {call}",
     "jmp rcx",
+    // The same from a function of our vDSO. Its callers expect vector registers to be changed, as by any
+    // function (System V ABI, 3.2.1).
+    ".balign 16",
+    "steadfast_asked:",
+    leaves_program!(),
+    "mov rdi, rsp",
+    "call {entered}",
+    goes_back!(),
     tail = const offset_of!(Thread, tail),
     number = const offset_of!(Thread, number),
     entry = const offset_of!(Thread, entry),

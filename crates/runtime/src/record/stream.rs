@@ -4,8 +4,9 @@
 use core::slice;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use linux_raw_sys::errno::{EFBIG, EOPNOTSUPP};
-use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
+use linux_raw_sys::ctypes::c_void;
+use linux_raw_sys::errno::EFBIG;
+use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE, iovec};
 use recording::{Damage, Head, MAGIC, MOST, Place, Record};
 
 use crate::fds::Own;
@@ -15,8 +16,9 @@ use crate::sys::error;
 
 /// Bytes of the window, at least.
 const WINDOW: usize = 64 << 20;
-/// Room on the disk is asked for in steps of so many bytes: a write to memory cannot say that there is none.
-const STEP: u64 = 4 << 20;
+/// Room on the disk is made by writing zeros, so many bytes at once: a write to memory cannot say that there is
+/// none. To room that was only asked for (`fallocate`) a first write to each page costs 2.7 µs instead of 1.0.
+const STEP: u64 = 256 << 10;
 
 /// The descriptor of the file. There is one recording in a process.
 pub static FD: Own = Own::none();
@@ -154,24 +156,16 @@ impl Stream {
     }
 
     fn allocate(&mut self) -> Result<(), isize> {
-        // SAFETY: makes the file longer.
-        match unsafe { own!(fallocate, fd(), 0, self.len, STEP) } {
-            Err(why) if why == error(EOPNOTSUPP) => self.write_zeros()?,
-            other => {
-                other?;
-            }
-        }
-        self.len += STEP;
-        Ok(())
-    }
-
-    /// For file systems that give no room before it is needed.
-    fn write_zeros(&self) -> Result<(), isize> {
         static ZEROS: [u8; PAGE] = [0; PAGE];
-        let mut at = self.len;
-        while at < self.len + STEP {
+        const PAGES: usize = STEP as usize / PAGE;
+        let zeros =
+            [iovec { iov_base: ZEROS.as_ptr() as *mut c_void, iov_len: PAGE as u64 }; PAGES];
+        let end = self.len + STEP;
+        while self.len < end {
+            let pages = ((end - self.len) as usize).div_ceil(PAGE);
             // SAFETY: makes the file longer.
-            at += unsafe { own!(pwrite64, fd(), ZEROS.as_ptr(), PAGE, at)? } as u64;
+            let written = unsafe { own!(pwritev, fd(), zeros.as_ptr(), pages, self.len)? };
+            self.len += written as u64;
         }
         Ok(())
     }
