@@ -13,6 +13,7 @@ impl core::fmt::Display for Errno {
             ENOMEM => f.write_str("there is no room for it in memory"),
             EEXIST => f.write_str("it is linked to addresses that are the runtime's"),
             ENOSPC => f.write_str("the disk is full"),
+            EFBIG => f.write_str("files may not be so long (RLIMIT_FSIZE)"),
             ELOOP => f.write_str("its interpreter is a script, and so on"),
             other => write!(f, "errno {other}"),
         }

@@ -5,10 +5,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linux_raw_sys::errno::{ENOENT, ESRCH};
-use linux_raw_sys::general::{AT_FDCWD, O_CLOEXEC, O_DIRECTORY, O_PATH, O_RDONLY, POLLIN};
+use linux_raw_sys::errno::ESRCH;
+use linux_raw_sys::general::{POLLIN, SIGKILL};
 
-use crate::exec::Name;
 use crate::layout::OWN;
 use crate::own;
 use crate::sys::error;
@@ -45,8 +44,9 @@ pub fn has_ended(process: i32, patience: i32) -> bool {
     }
 }
 
-/// Whether a thread has given back its memory, and with it its process, if it was killed; its descriptors may still
-/// be open. Asked without a descriptor, by who only waits for the turn.
+/// Whether a thread has given back its memory, and with it its process, if it was killed: the kernel closes its
+/// descriptors and frees its locks behind that. Asked without a descriptor, by who only waits for the turn, and
+/// without `/proc`, which is not in every root; whoever has no right to look at the thread is told as well.
 pub fn is_gone(thread: i32) -> bool {
     if thread == 0 || BLIND.load(Relaxed) {
         return false;
@@ -55,43 +55,16 @@ pub fn is_gone(thread: i32) -> bool {
     let (here, there) = ([&raw mut byte as usize, 1], [OWN.start, 1]);
     // SAFETY: reads a byte that every process with the runtime has.
     let read = unsafe { own!(process_vm_readv, thread, here.as_ptr(), 1, there.as_ptr(), 1, 0) };
-    // Whoever may not be looked at is there.
+    // EPERM: it is there.
     read == Err(error(ESRCH))
 }
 
-/// Whether a process has ended, or is about to and has begun to close its descriptors.
-pub fn is_ending(process: i32) -> bool {
-    // PF_EXITING
-    const IS_ENDING: u32 = 4;
-    if process == 0 || BLIND.load(Relaxed) {
-        return false;
+/// Kills this process.
+pub fn kill_this() -> ! {
+    loop {
+        // SAFETY: ends the process.
+        let _killed = unsafe { own!(kill, own!(getpid).unwrap_or(0), SIGKILL) };
     }
-    let mut buffer = [0; 512];
-    match read_stat(process, &mut buffer) {
-        Ok(len) => flags(&buffer[..len]).is_some_and(|flags| flags & IS_ENDING != 0),
-        Err(why) => [error(ENOENT), error(ESRCH)].contains(&why),
-    }
-}
-
-fn read_stat(process: i32, buffer: &mut [u8]) -> Result<usize, isize> {
-    let name = Name::of_descriptor(c"/proc/", process);
-    // SAFETY: descriptors of the runtime's, which are closed again.
-    unsafe {
-        let flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-        let folder = own!(openat, AT_FDCWD, name.as_c_str().as_ptr(), flags)?;
-        let file = own!(openat, folder, c"stat".as_ptr(), O_RDONLY | O_CLOEXEC);
-        let _closed = own!(close, folder);
-        let read = own!(read, file?, buffer.as_mut_ptr(), buffer.len());
-        let _closed = own!(close, file?);
-        read
-    }
-}
-
-/// The flags in `/proc/PID/stat`, in which the program's name may be anything.
-fn flags(stat: &[u8]) -> Option<u32> {
-    let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let words = core::str::from_utf8(&stat[behind_name..]).ok()?;
-    words.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -102,17 +75,11 @@ mod tests {
     fn a_process_that_nobody_has_waited_for() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let process = child.id().cast_signed();
-        assert!(!is_ending(process) && !has_ended(process, 0) && !is_gone(process));
+        assert!(!has_ended(process, 0) && !is_gone(process));
         child.kill().unwrap();
-        assert!(has_ended(process, 5000) && is_ending(process) && is_gone(process));
+        assert!(has_ended(process, 5000) && is_gone(process));
         child.wait().unwrap();
-        assert!(has_ended(process, 0) && is_ending(process) && is_gone(process));
-        assert!(!is_ending(0) && !is_gone(0));
-    }
-
-    #[test]
-    fn the_name_may_be_anything() {
-        let stat = b"27 (a ) b (c) R 1 2 3 0 -1 4194308 9 9";
-        assert_eq!((flags(stat), flags(b"27 (")), (Some(0x40_0004), None));
+        assert!(has_ended(process, 0) && is_gone(process));
+        assert!(!is_gone(0));
     }
 }

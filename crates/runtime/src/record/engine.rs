@@ -5,9 +5,10 @@ use core::fmt;
 use core::slice;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linux_raw_sys::general::{SIGKILL, SIGSEGV, SIGSTOP};
+use linux_raw_sys::general::{SIGSEGV, SIGSTOP};
 use recording::{Begin, Clocks, End, Head, Left, Place, Turn as Next};
 
+use super::ends::kill_this;
 use super::group::{self, turns};
 use super::report::{self, Brief, Difference, SHOWN};
 use super::stream::{self, Stream};
@@ -337,10 +338,7 @@ impl Turn {
         if matches!(engine.peek(), Some((Head::Turn(Next { left: Left::Killed, .. }), ..))) {
             turns().is_leaving(self.thread.seat.get());
             self.passes(Left::Killed);
-            loop {
-                // SAFETY: ends the process.
-                let _killed = unsafe { own!(kill, own!(getpid).unwrap_or(0), SIGKILL) };
-            }
+            kill_this();
         }
     }
 

@@ -24,6 +24,7 @@ mod kinds;
 mod long;
 mod pieces;
 mod placed;
+mod processors;
 pub mod report;
 mod stream;
 mod timers;

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use linux_raw_sys::ctypes::c_void;
 use linux_raw_sys::errno::EFBIG;
-use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE, iovec};
+use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE, RLIMIT_FSIZE, iovec};
 use recording::{Damage, Head, MAGIC, MOST, Place, Record};
 
 use crate::fds::Own;
@@ -19,6 +19,9 @@ const WINDOW: usize = 64 << 20;
 /// Room on the disk is made by writing zeros, so many bytes at once: a write to memory cannot say that there is
 /// none. To room that was only asked for (`fallocate`) a first write to each page costs 2.7 µs instead of 1.0.
 const STEP: u64 = 256 << 10;
+/// So many bytes of it are kept in front of what is written. Processes that may write no files (`RLIMIT_FSIZE`)
+/// live on what others have made.
+const AHEAD: u64 = 4 << 20;
 
 /// The descriptor of the file. There is one recording in a process.
 pub static FD: Own = Own::none();
@@ -146,8 +149,14 @@ impl Stream {
     /// Room for so many bytes at the end.
     fn make_room(&mut self, needed: usize) -> Result<(), isize> {
         let end = self.place.at + needed as u64;
-        while self.len < end {
-            self.allocate()?;
+        while self.len < end + AHEAD {
+            if may_be_as_long(self.len + STEP) {
+                self.allocate()?;
+            } else if self.len < end {
+                return Err(error(EFBIG));
+            } else {
+                break;
+            }
         }
         if end > WINDOW_FROM.load(Relaxed) + WINDOW_LEN.load(Relaxed) as u64 {
             self.map(self.place.at, (needed + PAGE).max(WINDOW))?;
@@ -183,6 +192,14 @@ impl Stream {
         WINDOW_LEN.store(len, Relaxed);
         Ok(())
     }
+}
+
+/// Whether this process may make a file so long. If it may not, trying to would be its death (SIGXFSZ).
+fn may_be_as_long(len: u64) -> bool {
+    let mut limits = [0u64; 2];
+    // SAFETY: both of the limits are written to it.
+    let asked = unsafe { own!(prlimit64, 0, RLIMIT_FSIZE, 0, limits.as_mut_ptr()) };
+    asked.is_err() || len <= limits[0]
 }
 
 /// This process gives back what it has of it.

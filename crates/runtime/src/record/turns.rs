@@ -21,7 +21,7 @@ use linux_raw_sys::general::{FUTEX_WAIT, FUTEX_WAKE, SIGKILL};
 use recording::Left;
 use systable::Sysno;
 
-use super::ends::{has_ended, is_ending, is_gone};
+use super::ends::{has_ended, is_gone, kill_this};
 use crate::lock::Lock;
 use crate::own;
 use crate::sys::error;
@@ -45,6 +45,7 @@ const IDLE: u32 = 0;
 const WAITS: u32 = 1;
 const HAS_IT: u32 = 2;
 const ENDED: u32 = 3;
+const KILLED: u32 = 4;
 
 /// What the one who has the turn does: it is in the runtime, and may be about to write a record,
 const BUSY: u32 = 0;
@@ -445,7 +446,7 @@ impl Turns {
         let killed = (FIRST..SEATS as u16).find(|&number| {
             let seat = self.seat(number);
             let lives = !seat.ended.load(Relaxed) && !seat.killed.load(Relaxed);
-            self.process_of(number) == number && lives && is_ending(seat.real_process.load(Relaxed))
+            self.process_of(number) == number && lives && is_gone(seat.real_process.load(Relaxed))
         })?;
         self.seat(killed).killed.store(true, Relaxed);
         Some(killed)
@@ -459,7 +460,10 @@ impl Turns {
             return false;
         }
         // SAFETY: a process of the replay's, which waits for its turn.
-        let _killed = unsafe { own!(kill, process, SIGKILL) };
+        if unsafe { own!(kill, process, SIGKILL) }.is_err() {
+            // Who finds it killed need not have the right to kill it. It does so itself.
+            self.of_process(number).for_each(|thread| self.wake(thread, KILLED));
+        }
         while !has_ended(process, 1000) {}
         true
     }
@@ -703,6 +707,7 @@ impl Turns {
                 Some(true)
             }
             ENDED => Some(false),
+            KILLED => kill_this(),
             _ => None,
         }
     }

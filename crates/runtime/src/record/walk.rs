@@ -19,7 +19,7 @@ use super::placed::{Descriptors, connection, moves, nothing, stand_in};
 use super::report::{Difference, Made, Where};
 use super::turns::Ids;
 use super::waits::{self, Wait};
-use super::{command, ids, long};
+use super::{command, ids, long, processors};
 use crate::birth::{self, Makes};
 use crate::dispatch::{self, Outcome, before_signals};
 use crate::frame::Context;
@@ -295,6 +295,7 @@ impl Of {
         if turn.is_over() {
             return outcome;
         }
+        processors::leave_one(self.name, &self.args, result);
         self.write_down(&mut turn, result, &given);
         wait_for_vforked(&mut turn, thread);
         if !turn.is_over() && !followed {
