@@ -17,7 +17,8 @@ say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
 
 command -v apt-get >/dev/null || {
   echo "steadfast: this script knows apt only; install by hand: clang, llvm, libelf and zlib" >&2
-  echo "  headers, pkg-config, iproute2, tcpdump, curl, wget, python3, nginx, apache2, busybox, gunicorn, gevent" >&2
+  echo "  headers, pkg-config, iproute2, tcpdump, curl, wget, python3, nginx, apache2, busybox, gunicorn, gevent, openssl," >&2
+  echo "  redis, vsftpd, samba, smbclient, openssh, ngircd, caddy" >&2
   exit 1
 }
 command -v cargo >/dev/null || {
@@ -28,32 +29,37 @@ command -v cargo >/dev/null || {
 packages=(build-essential clang llvm libelf-dev zlib1g-dev pkg-config linux-libc-dev)
 if [ "$what" = run ]; then
   packages+=(iproute2 tcpdump curl wget python3 ca-certificates apache2-bin busybox-static
-    gunicorn python3-gevent
-    libpcre2-8-0 libssl3 libcrypt1 zlib1g)
+    gunicorn python3-gevent openssl openssh-client redis-tools smbclient)
 fi
 
-missing=()
-for package in "${packages[@]}"; do
-  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
-  [ "$status" = installed ] || missing+=("$package")
-done
 updated=
 update() {
   [ -n "$updated" ] || { say "updating the package lists"; "${sudo[@]}" apt-get update -qq; }
   updated=yes
 }
-if [ ${#missing[@]} -gt 0 ]; then
+# install PACKAGE...: those that are not there yet.
+install() {
+  local package status missing=()
+  for package; do
+    status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
   update
   say "installing ${missing[*]}"
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-fi
+}
+install "${packages[@]}"
 
-# unpack PACKAGE FILE: the file of a Debian package, below target/servers.
+# unpack PACKAGE FILE: the file of a Debian package, below target/servers; the libraries that it needs are
+# installed.
 unpack() {
-  local package=$1 file=$2
+  local package=$1 file=$2 libraries
   [ -x "target/servers/$file" ] && return
   update
+  mapfile -t libraries < <(apt-cache depends "$package" | sed -nE '/-tools$/d; s/^ *Depends: (lib.*|.*-libs)$/\1/p')
+  install "${libraries[@]}"
   say "unpacking $package (not installed: its package would start a service)"
   mkdir -p target/servers
   local work
@@ -69,4 +75,12 @@ unpack() {
 }
 if [ "$what" = run ]; then
   unpack nginx usr/sbin/nginx
+  unpack vsftpd usr/sbin/vsftpd
+  unpack samba usr/sbin/smbd
+  unpack openssh-server usr/sbin/sshd
+  unpack ngircd usr/sbin/ngircd
+  unpack caddy usr/bin/caddy
+  # As the package would: sshd gives up its rights for this user's.
+  id sshd >/dev/null 2>&1 ||
+    "${sudo[@]}" useradd --system --no-create-home --home-dir /run/sshd --shell /usr/sbin/nologin sshd
 fi

@@ -1,5 +1,6 @@
 //! Small programs in C that tests run, and what servers need that are run by tests.
 
+pub mod servers;
 pub mod serving;
 
 use std::fs;

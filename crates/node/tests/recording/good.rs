@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::guests::Linked;
-use crate::guests::serving::{Running, download, free_port, wait_for};
-use crate::{Case, steadfast};
+use crate::guests::serving::{CLIENTS, Running, at_once, free_port, listens, printed, until};
+use crate::{Case, replays, steadfast};
 use tempfile::TempDir;
 
 /// Records it, and replays it several times, each time from the beginning.
@@ -24,7 +24,7 @@ fn again_and_again(case: &Case, status: i32) -> String {
         "{}",
         recorded.prints
     );
-    for _ in 0..3 {
+    for _ in 0..replays() {
         case.replay().expect_whole(status);
     }
     recorded.prints
@@ -103,6 +103,12 @@ fn who_is_killed() {
     }
 }
 
+/// The one who finds out may not kill anybody, and sees no numbers of processes.
+#[test]
+fn who_is_killed_is_found_without_rights() {
+    both_ways_with_status("jailed", 6);
+}
+
 #[test]
 fn the_first_thread_need_not_be_the_last() {
     both_ways("leaders");
@@ -125,6 +131,12 @@ fn programs_of_every_day() {
         let seen = again_and_again(&Case::of(PathBuf::from(program), args), 0);
         assert!(!seen.is_empty(), "{program} prints nothing");
     }
+}
+
+/// What waits for another processor would wait in vain.
+#[test]
+fn there_is_one_processor() {
+    assert_eq!(again_and_again(&Case::of("/usr/bin/nproc".into(), &[]), 0), "1\n");
 }
 
 /// One process of nginx, to be recorded at its work.
@@ -195,19 +207,14 @@ fn nginx_goes_on_for_real() {
 /// were. It answers with what is in its files, also while it is recorded.
 #[test]
 fn nginx_under_load() {
-    const CLIENTS: usize = 6;
     let nginx = Nginx::new();
     let case = &nginx.case;
     let server = Running(case.alone().spawn().unwrap());
     wait_for(nginx.at);
-    std::thread::scope(|scope| {
-        let client = || (0..5).for_each(|_| nginx.serves());
-        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
-        clients.into_iter().for_each(|client| client.join().unwrap());
-    });
+    at_once(|_| (0..5).for_each(|_| nginx.serves()));
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.end().code(), Some(0));
-    for _ in 0..20 {
+    for _ in 0..replays() {
         case.replay().expect_whole(0);
     }
     let log = fs::read_to_string(case.work().join("access.log")).unwrap();
@@ -224,31 +231,37 @@ fn threads_go_on_for_real() {
     let case = Case::guest("workers", Linked::Dynamically, &[&at.port().to_string()]);
     let server = Running(case.alone().spawn().unwrap());
     wait_for(at);
-    let answers = |clients: usize| -> Vec<[i64; 3]> {
+    let answers = || -> Vec<[i64; 3]> {
         let numbers = |text: String| -> Vec<i64> {
             text.split_whitespace().map(|word| word.parse().unwrap()).collect()
         };
         let one = || numbers(String::from_utf8(download(at, "/")).unwrap()).try_into().unwrap();
-        std::thread::scope(|scope| {
-            let some = || (0..10).map(|_| one()).collect::<Vec<_>>();
-            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(some)).collect();
-            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
-        })
+        at_once(|_| (0..10).map(|_| one()).collect::<Vec<_>>()).concat()
     };
-    let before = answers(6);
+    let before = answers();
     server.signal(Signal::SIGKILL);
     server.end();
     let mut live = Command::new(env!("CARGO_BIN_EXE_steadfast"));
     live.arg("replay").arg(case.recording()).arg("--go-live");
     let live = Running(live.spawn().unwrap());
     wait_for(at);
-    let after = answers(6);
+    let after = answers();
     let mut numbers: Vec<i64> = before.iter().chain(&after).map(|answer| answer[0]).collect();
     numbers.sort_unstable();
-    assert!(numbers.iter().copied().eq(1..=120), "{numbers:?}");
+    assert!(numbers.iter().copied().eq(1..=2 * 10 * CLIENTS as i64), "{numbers:?}");
     assert!(before.iter().chain(&after).all(|answer| answer[2] == before[0][2]), "another process");
     live.signal(Signal::SIGKILL);
     live.end();
+}
+
+/// Waits until somebody listens there.
+fn wait_for(at: SocketAddr) {
+    until(&format!("somebody listens at {at}"), || listens(at));
+}
+
+/// What a client gets.
+fn download(at: SocketAddr, path: &str) -> Vec<u8> {
+    printed(Command::new("curl").arg("-sS").arg(format!("http://{at}{path}")))
 }
 
 /// The lines of the guest: turns, and alarms, and whether the other timer was heard.
@@ -305,10 +318,7 @@ fn a_replay_stops_where_it_is_told_to() {
         let stat = fs::read_to_string(format!("/proc/{}/stat", replay.0.id())).unwrap();
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     };
-    while !stopped() {
-        assert!(kill(Pid::from_raw(replay.0.id().cast_signed()), None).is_ok());
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    until("the replay stops", stopped);
     replay.signal(Signal::SIGCONT);
     assert_eq!(replay.end().code(), Some(0));
 }

@@ -126,3 +126,9 @@ fn steadfast() -> Command {
     timeout.env("GUEST", "some words");
     timeout
 }
+
+/// How often a recording is replayed.
+fn replays() -> usize {
+    let asked = std::env::var("STEADFAST_REPLAYS").ok();
+    asked.map_or(3, |text| text.parse().expect("STEADFAST_REPLAYS is a number"))
+}

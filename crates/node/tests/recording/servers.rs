@@ -4,97 +4,54 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use demo::server::{Place, Server};
-use demo::site::Site;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use crate::guests::serving::{Running, download, free_port};
-use crate::{Ended, steadfast};
-use tempfile::TempDir;
-
-const CLIENTS: usize = 6;
-const REPLAYS: usize = 3;
-/// Servers begin within it.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::guests::servers::{self, Place, Server};
+use crate::guests::serving::{Family, Running, free_port, until};
+use crate::{Ended, replays, steadfast};
 
 /// A server that is recorded.
 struct Recorded {
+    place: Place,
     server: Server,
-    at: std::net::SocketAddr,
-    expected: Vec<u8>,
-    /// What the server needs and writes, in `work`; what it was to begin with, in `before`; the recording.
-    folder: TempDir,
 }
 
 impl Recorded {
-    fn begin(server: Server) -> (Recorded, Running) {
-        let folder = tempfile::tempdir().unwrap();
-        let work = folder.path().join("work");
-        fs::create_dir(&work).unwrap();
-        // Workers give up their rights, and must reach the files all the same.
-        let open = |path: &Path| assert!(did(Command::new("chmod").arg("755").arg(path)));
-        open(folder.path());
-        open(&work);
-        let site = Site::create(&folder.path().join("site"), 1_000_000).unwrap();
-        let at = free_port();
-        let place = Place { node: "n", dir: &work, site: &site, at };
-        let words = server.command(&place).unwrap();
-        assert!(did(Command::new("cp").arg("-a").arg(&work).arg(folder.path().join("before"))));
-        let expected = fs::read(site.root().join(Site::LARGE.trim_start_matches('/'))).unwrap();
+    fn begin(set_up: fn(&Place) -> Server) -> (Recorded, Running) {
+        let place = Place::new(free_port());
+        let server = set_up(&place);
+        copy(&place.work(), &place.path("before"));
         let mut command = plain();
-        command.args(["record", "-o"]).arg(folder.path().join("recording")).arg("--").args(words);
-        // A group of its own: it may signal all of it, and it is killed as a whole.
-        let running = Running(command.current_dir(&work).process_group(0).spawn().unwrap());
-        let recorded = Recorded { server, at, expected, folder };
-        recorded.serves();
+        command.args(["record", "-o"]).arg(place.path("recording")).arg("--").args(&server.command);
+        let recorded = Recorded { place, server };
+        let running = recorded.start(command);
         (recorded, running)
     }
 
-    /// Clients get what is in the files.
-    fn serves(&self) {
-        self.answers();
-        let client = || {
-            for _ in 0..3 {
-                let same = download(self.at, Site::LARGE) == self.expected;
-                assert!(same, "{} sends something else", self.server);
-            }
-        };
-        std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
-            clients.into_iter().for_each(|client| client.join().unwrap());
-        });
+    /// Starts it in a group of its own: it may signal all of it, and it is killed as a whole.
+    fn start(&self, mut command: Command) -> Running {
+        Running(command.current_dir(self.place.work()).process_group(0).spawn().unwrap())
     }
 
-    /// Waits until it does. (Some listen, and stop listening, while they begin.)
-    fn answers(&self) {
-        let begun = Instant::now();
-        let url = format!("http://{}{}", self.at, Site::LARGE);
-        let curl =
-            || Command::new("curl").args(["-sfI", "--max-time", "5", &url]).output().unwrap();
-        while !curl().status.success() {
-            assert!(begun.elapsed() < PATIENCE, "{} does not answer", self.server);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    /// Clients get what they should.
+    fn serves(&self) {
+        until("the server answers", &self.server.answers);
+        (self.server.serves)();
     }
 
     /// Has this replay it, where nothing is yet of what it has written.
     fn replay(&self, mut command: Command) -> Command {
-        let work = self.folder.path().join("work");
-        fs::remove_dir_all(&work).unwrap();
-        assert!(did(Command::new("cp")
-            .arg("-a")
-            .arg(self.folder.path().join("before"))
-            .arg(&work)));
-        command.arg("replay").arg(self.folder.path().join("recording"));
+        fs::remove_dir_all(self.place.work()).expect("its folder is there");
+        copy(&self.place.path("before"), &self.place.work());
+        command.arg("replay").arg(self.place.path("recording"));
         command
     }
 }
 
-fn did(command: &mut Command) -> bool {
-    command.status().is_ok_and(|status| status.success())
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").args([from, to]).status().expect("cp is there");
+    assert!(status.success(), "cannot copy {}: {status}", from.display());
 }
 
 /// Without anybody who waits for it, and would get its signals.
@@ -102,69 +59,55 @@ fn plain() -> Command {
     Command::new(env!("CARGO_BIN_EXE_steadfast"))
 }
 
-/// Processes in a group of their own, of which none is left over.
-struct Group(Pid);
-
-impl Group {
-    fn of(running: &Running) -> Group {
-        Group(Pid::from_raw(running.0.id().cast_signed()))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // There may be none any more.
-        let _killed = killpg(self.0, Signal::SIGKILL);
-    }
-}
-
-/// Ended as its operator ends it, and replayed: `whole` if it ends itself.
-fn replayed(server: Server, ends_with: Signal, whole: bool) {
-    let (recorded, running) = Recorded::begin(server);
-    let _group = Group::of(&running);
-    running.signal(ends_with);
-    running.end();
-    for _ in 0..REPLAYS {
+/// Ended as its operator ends it, and replayed.
+fn is_replayed(set_up: fn(&Place) -> Server) {
+    let (recorded, running) = Recorded::begin(set_up);
+    let family = Family::of(&running);
+    recorded.serves();
+    let end = recorded.server.end;
+    end.expect(family.end(running, end.signal));
+    let whole = format!("to where it ended with status {}\n", end.status.unwrap_or(0));
+    let killed = "there are no more: the program was killed, or still runs\n";
+    for _ in 0..replays() {
         let replay = Ended::of(recorded.replay(steadfast()).output());
-        let last = if whole { "to where it ended with status 0\n" } else { "or still runs\n" };
-        assert!(replay.status == Some(0) && replay.says.ends_with(last), "{server}: {replay:?}");
+        let says = &replay.says;
+        // Of one that was killed, a process may have outlived it, and come to its end.
+        let is_all = says.ends_with(&whole) || end.status.is_none() && says.ends_with(killed);
+        assert!(replay.status == Some(0) && is_all, "{replay:?}");
     }
 }
 
 /// Killed with all its processes, and gone on with.
-fn goes_on(server: Server, ends_with: Signal) {
-    let (recorded, running) = Recorded::begin(server);
-    drop(Group::of(&running));
-    running.end();
-    let mut live = recorded.replay(plain());
-    let live = Running(live.arg("--go-live").process_group(0).spawn().unwrap());
-    let _group = Group::of(&live);
+fn goes_on(set_up: fn(&Place) -> Server) {
+    let (recorded, running) = Recorded::begin(set_up);
+    let family = Family::of(&running);
     recorded.serves();
-    live.signal(ends_with);
-    live.end();
+    family.end(running, Signal::SIGKILL);
+    let mut live = recorded.replay(plain());
+    live.arg("--go-live");
+    let live = recorded.start(live);
+    let family = Family::of(&live);
+    recorded.serves();
+    let end = recorded.server.end;
+    end.expect(family.end(live, end.signal));
 }
 
-macro_rules! servers {
-    ($($name:ident: $server:ident, $signal:ident, $whole:literal;)*) => {$(
+macro_rules! tests {
+    ($($name:ident)*) => {$(
         mod $name {
-            use super::*;
+            use crate::guests::servers::$name;
 
             #[test]
             fn is_replayed() {
-                replayed(Server::$server, Signal::$signal, $whole);
+                super::is_replayed($name);
             }
 
             #[test]
             fn goes_on_for_real() {
-                goes_on(Server::$server, Signal::$signal);
+                super::goes_on($name);
             }
         }
     )*};
 }
 
-servers! {
-    nginx: Nginx, SIGQUIT, true;
-    apache: Apache, SIGTERM, true;
-    python: Python, SIGTERM, false;
-    busybox: Busybox, SIGTERM, false;
-}
+servers::each!(tests);
