@@ -30,7 +30,7 @@ pub const LARGE_BYTES: u64 = 1_000 * MB;
 /// Bytes delivered before the host dies, for the curve of catching up, MB.
 const DELIVERED_MB: [u64; 5] = [50, 100, 300, 600, 900];
 /// How long a host takes to come back as backup, s: for the estimates.
-pub const RETURN_S: f64 = 2.2;
+pub const RETURN_S: f64 = 0.7;
 
 /// All of them.
 pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {

@@ -43,7 +43,7 @@ pub fn experiments(scheme: Scheme, _: Depth) -> Vec<Experiment> {
             ),
         ],
         steps: REPETITIONS,
-        step_s: 4.0,
+        step_s: 2.0,
         measure: Box::new(|run| {
             run.twin.shape(Some(1000), Some(1000))?;
             let (mut per_request, mut per_flow, mut runs) = (Vec::new(), Vec::new(), Vec::new());
