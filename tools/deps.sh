@@ -18,7 +18,7 @@ say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
 command -v apt-get >/dev/null || {
   echo "steadfast: this script knows apt only; install by hand: clang, llvm, libelf and zlib" >&2
   echo "  headers, pkg-config, iproute2, tcpdump, curl, wget, python3, nginx, apache2, busybox, gunicorn, gevent, openssl," >&2
-  echo "  redis, vsftpd, samba, smbclient, openssh, ngircd, caddy" >&2
+  echo "  strace, redis, vsftpd, samba, smbclient, openssh, ngircd, caddy" >&2
   exit 1
 }
 command -v cargo >/dev/null || {
@@ -29,7 +29,7 @@ command -v cargo >/dev/null || {
 packages=(build-essential clang llvm libelf-dev zlib1g-dev pkg-config linux-libc-dev)
 if [ "$what" = run ]; then
   packages+=(iproute2 tcpdump curl wget python3 ca-certificates apache2-bin busybox-static
-    gunicorn python3-gevent openssl openssh-client redis-tools smbclient)
+    gunicorn python3-gevent openssl openssh-client redis-tools smbclient strace)
 fi
 
 updated=
@@ -74,6 +74,9 @@ unpack() {
   }
 }
 if [ "$what" = run ]; then
+  # The server is in redis-tools, and serves if it is called so; its own package starts a service.
+  mkdir -p target/servers/usr/bin
+  ln -sfn /usr/bin/redis-check-rdb target/servers/usr/bin/redis-server
   unpack nginx usr/sbin/nginx
   unpack vsftpd usr/sbin/vsftpd
   unpack samba usr/sbin/smbd

@@ -58,10 +58,10 @@ pub fn experiments(scheme: Scheme, depth: Depth) -> Vec<Experiment> {
         steps: repetitions,
         step_s: RETURN_S + 3.0,
         measure: Box::new(move |run| {
-            run.twin.shape(Some(LINK_MBIT), Some(LINK_MBIT))?;
+            run.on.shape(Some(LINK_MBIT), Some(LINK_MBIT))?;
             let mut seen = Vec::new();
             for _ in 0..repetitions {
-                seen.push(look(run.twin)?);
+                seen.push(look(run.on)?);
                 run.step();
             }
             let column = |of: &dyn Fn(&Seen) -> f64| Samples::Alone {

@@ -229,10 +229,10 @@ fn without_backup(experiment: Experiment) -> Experiment {
         steps,
         step_s: step_s + RETURN_S / steps as f64,
         measure: Box::new(move |run| {
-            run.twin.lose_backup()?;
+            run.on.lose_backup()?;
             let measured = measure(run);
             // Whatever went wrong: those that come next need both nodes.
-            run.twin.mend()?;
+            run.on.mend()?;
             measured
         }),
     }

@@ -84,7 +84,7 @@ fn repeat<T: 'static>(
     let measure = move |run: &crate::plan::Run| {
         let mut runs = Vec::new();
         for number in 1..=repetitions {
-            let done = one(run.twin);
+            let done = one(run.on);
             runs.push(done.with_context(|| format!("failover {number} of {repetitions}"))?);
             run.step();
         }

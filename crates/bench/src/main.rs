@@ -7,6 +7,7 @@ mod busy;
 mod cost;
 mod curve;
 mod failover;
+mod hosts;
 mod load;
 mod machine;
 mod memory;
@@ -17,10 +18,12 @@ mod ready;
 mod record;
 mod report;
 mod response;
+mod runtime;
 mod scheme;
 mod sides;
 mod sink;
 mod stats;
+mod subject;
 mod traffic;
 mod twin;
 mod watched;
@@ -36,13 +39,10 @@ use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::failover::LARGE_BYTES;
-use crate::plan::{Depth, Experiment, Setting, plan};
+use crate::plan::{Depth, PAIR_S, Plan};
 use crate::progress::Progress;
-use crate::record::Record;
+use crate::record::{Head, Record};
 use crate::twin::Twin;
-
-/// How long a scheme's labs take to come up and to go, s.
-const LABS_S: f64 = 12.0;
 
 #[derive(Parser)]
 #[command(about = "Measures Steadfast side by side with the same server unprotected")]
@@ -94,9 +94,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Some(What::Sink { at }) = cli.command {
         return sink::serve(at);
     }
-    let plans = chosen(&cli)?;
+    let plan = chosen(&cli)?;
     if cli.list {
-        list(&plans);
+        list(&plan);
         return Ok(());
     }
     let record = match &cli.from {
@@ -106,7 +106,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             serde_json::from_str(&text)
                 .with_context(|| format!("{} holds no figures", path.display()))?
         }
-        None => measure(&cli, &plans)?,
+        None => measure(&cli, &plan)?,
     };
     let html = report::html::page(&record)?;
     fs::create_dir_all(&cli.out).with_context(|| format!("cannot make {}", cli.out.display()))?;
@@ -128,52 +128,35 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is asked for, of each pair.
-type Plans = Vec<(Setting, Vec<Experiment>)>;
-
-fn chosen(cli: &Cli) -> anyhow::Result<Plans> {
-    let depth = if cli.full { Depth::Full } else { Depth::Quick };
-    let planned = |setting| (setting, plan(setting, depth));
-    let mut plans: Plans = Setting::all().map(planned).collect();
-    let ids: Vec<_> = plans.iter().flat_map(|(_, plan)| ids(plan)).map(str::to_owned).collect();
+fn chosen(cli: &Cli) -> anyhow::Result<Plan> {
+    let mut plan = Plan::of(if cli.full { Depth::Full } else { Depth::Quick });
+    let ids: Vec<_> = plan.heads().map(|head| head.id.clone()).collect();
     let named = |id: &str, only: &String| match ids.contains(only) {
         true => id == only,
         false => id.starts_with(only.as_str()),
     };
-    let wanted = |e: &Experiment| {
-        let any = |only| e.heads.iter().any(|head| named(&head.id, only));
+    let wanted = |heads: &[Head]| {
+        let any = |only| heads.iter().any(|head| named(&head.id, only));
         cli.only.is_empty() || cli.only.iter().any(any)
     };
-    plans.iter_mut().for_each(|(_, plan)| plan.retain(wanted));
-    plans.retain(|(_, plan)| !plan.is_empty());
+    plan.retain(wanted);
     let hint = if cli.full { "" } else { ", or it needs FULL=1" };
     ensure!(
-        !plans.is_empty(),
+        plan.heads().next().is_some(),
         "no row begins with {}{hint}: \"bench --list\" says which there are",
         cli.only.join(" or ")
     );
-    Ok(plans)
+    Ok(plan)
 }
 
-fn ids(plan: &[Experiment]) -> impl Iterator<Item = &str> {
-    plan.iter().flat_map(|e| &e.heads).map(|head| head.id.as_str())
-}
-
-fn estimate_s(plans: &Plans) -> f64 {
-    let of = |(_, e): &(Setting, Vec<Experiment>)| {
-        LABS_S + e.iter().map(Experiment::estimate_s).sum::<f64>()
-    };
-    plans.iter().map(of).sum()
-}
-
-fn list(plans: &Plans) {
-    for head in plans.iter().flat_map(|(_, plan)| plan).flat_map(|e| &e.heads) {
-        println!("{:<28} {:<8} {}", head.id, head.scheme.name(), head.title);
+fn list(plan: &Plan) {
+    for head in plan.heads() {
+        println!("{:<28} {:<8} {}", head.id, head.subject.name(), head.title);
     }
-    println!("\nabout {:.0} minutes", (estimate_s(plans) / 60.0).ceil());
+    println!("\nabout {:.0} minutes", (plan.estimate_s() / 60.0).ceil());
 }
 
-fn measure(cli: &Cli, plans: &Plans) -> anyhow::Result<Record> {
+fn measure(cli: &Cli, plan: &Plan) -> anyhow::Result<Record> {
     ready::check()?;
     let (begin, time) = (Instant::now(), SystemTime::now());
     let time = humantime::format_rfc3339_seconds(time).to_string();
@@ -183,19 +166,20 @@ fn measure(cli: &Cli, plans: &Plans) -> anyhow::Result<Record> {
             "The machine is busy (load {load_before:.1}): what it does else is in the figures."
         );
     }
-    let progress = Progress::new(estimate_s(plans));
+    let progress = Progress::new(plan.estimate_s());
     let (mut rows, mut graphs) = (Vec::new(), Vec::new());
-    for (setting, experiments) in plans {
+    let mut add = |(new_rows, new_graphs)| {
+        rows.extend::<Vec<_>>(new_rows);
+        graphs.extend::<Vec<_>>(new_graphs);
+    };
+    for (setting, experiments) in &plan.pairs {
         let name = setting.scheme.name();
         progress.begin(&format!("bringing up a pair with {name} and an unprotected server"));
         let twin = Twin::up(*setting, LARGE_BYTES)?;
-        progress.done(LABS_S);
-        for experiment in experiments {
-            let (new_rows, new_graphs) = experiment.run(&twin, &progress);
-            rows.extend(new_rows);
-            graphs.extend(new_graphs);
-        }
+        progress.done(PAIR_S);
+        experiments.iter().for_each(|experiment| add(experiment.run(&twin, &progress)));
     }
+    plan.runtime.iter().for_each(|experiment| add(experiment.run(&(), &progress)));
     progress.finish();
     let record = Record {
         time: time.clone(),
@@ -240,8 +224,8 @@ mod tests {
 
     fn chosen_ids(words: &[&str]) -> Vec<String> {
         let cli = Cli::parse_from([&["bench"], words].concat());
-        let plans = chosen(&cli).unwrap_or_default();
-        plans.iter().flat_map(|(_, plan)| ids(plan)).map(str::to_owned).collect()
+        let plan = chosen(&cli).unwrap();
+        plan.heads().map(|head| head.id.clone()).collect()
     }
 
     #[test]

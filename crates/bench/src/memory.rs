@@ -45,10 +45,10 @@ pub fn experiments(scheme: Scheme, _: Depth) -> Vec<Experiment> {
         steps: REPETITIONS,
         step_s: 2.0,
         measure: Box::new(|run| {
-            run.twin.shape(Some(1000), Some(1000))?;
+            run.on.shape(Some(1000), Some(1000))?;
             let (mut per_request, mut per_flow, mut runs) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..REPETITIONS {
-                let busy = busy(run.twin)?;
+                let busy = busy(run.on)?;
                 per_request.push(busy.journal_per_request);
                 per_flow.push(busy.per_flow);
                 runs.push(json!({"request_bytes": busy.request_bytes}));

@@ -9,10 +9,14 @@ use demo::config::Roles;
 use serde_json::Map;
 
 use crate::progress::Progress;
-use crate::record::{Bar, Graph, Head, Point, Row, Samples, Section, Verdict};
+use crate::record::{Bar, Graph, Head, Point, Row, Samples, Section};
 use crate::scheme::Scheme;
+use crate::subject::Subject;
 use crate::twin::Twin;
-use crate::{around, busy, curve, failover, memory, response, traffic};
+use crate::{around, busy, curve, failover, memory, response, runtime, traffic};
+
+/// How long the labs of a pair take to come up and to go, s.
+pub const PAIR_S: f64 = 12.0;
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +27,9 @@ pub enum Depth {
     Full,
 }
 
-/// Rows that are measured together.
-pub struct Experiment {
+/// Rows that are measured together, on both labs of a [`Twin`]; or on nothing, `()`, if the experiment
+/// brings its own hosts.
+pub struct Experiment<On = Twin> {
     /// The rows, in the order of [`Measured::samples`].
     pub heads: Vec<Head>,
     /// Measurements, for the progress: as often as [`Run::step`] is called.
@@ -32,16 +37,16 @@ pub struct Experiment {
     /// How long one takes, s.
     pub step_s: f64,
     /// Measures. The experiment is the one that this belongs to.
-    pub measure: Measure,
+    pub measure: Measure<On>,
 }
 
 /// See [`Experiment::measure`].
-pub type Measure = Box<dyn Fn(&Run) -> anyhow::Result<Measured>>;
+pub type Measure<On = Twin> = Box<dyn Fn(&Run<On>) -> anyhow::Result<Measured>>;
 
 /// What an experiment has to work with.
-pub struct Run<'a> {
-    /// Both labs.
-    pub twin: &'a Twin,
+pub struct Run<'a, On = Twin> {
+    /// What is there already: both labs, or nothing.
+    pub on: &'a On,
     progress: &'a Progress,
     step_s: f64,
     steps_done: Cell<usize>,
@@ -58,7 +63,7 @@ pub struct Measured {
     pub graphs: Vec<Graph>,
 }
 
-impl Run<'_> {
+impl<On> Run<'_, On> {
     /// One measurement is done.
     pub fn step(&self) {
         self.steps_done.set(self.steps_done.get() + 1);
@@ -66,16 +71,16 @@ impl Run<'_> {
     }
 }
 
-impl Experiment {
+impl<On> Experiment<On> {
     /// How long it should take, s.
     pub fn estimate_s(&self) -> f64 {
         self.steps as f64 * self.step_s
     }
 
     /// Measures; prints each row. A row that cannot be measured says why.
-    pub fn run(&self, twin: &Twin, progress: &Progress) -> (Vec<Row>, Vec<Graph>) {
+    pub fn run(&self, on: &On, progress: &Progress) -> (Vec<Row>, Vec<Graph>) {
         progress.begin(&self.heads[0].title);
-        let run = Run { twin, progress, step_s: self.step_s, steps_done: Cell::new(0) };
+        let run = Run { on, progress, step_s: self.step_s, steps_done: Cell::new(0) };
         let measured = (self.measure)(&run).unwrap_or_else(|e| Measured {
             samples: vec![Samples::Failed(format!("{e:#}")); self.heads.len()],
             ..Measured::default()
@@ -115,8 +120,49 @@ impl Setting {
     }
 }
 
+/// What is asked for.
+pub struct Plan {
+    /// Of each pair.
+    pub pairs: Vec<(Setting, Vec<Experiment>)>,
+    /// Of the in-process runtime.
+    pub runtime: Vec<Experiment<()>>,
+}
+
+impl Plan {
+    /// Everything.
+    pub fn of(depth: Depth) -> Plan {
+        let pair = |setting| (setting, of_pair(setting, depth));
+        let pairs = Setting::all().map(pair).filter(|(_, all)| !all.is_empty()).collect();
+        Plan { pairs, runtime: runtime::experiments(depth) }
+    }
+
+    /// All rows, in the order in which they are measured.
+    pub fn heads(&self) -> impl Iterator<Item = &Head> {
+        let of_pairs = self.of_pairs().flat_map(|e| &e.heads);
+        of_pairs.chain(self.runtime.iter().flat_map(|e| &e.heads))
+    }
+
+    fn of_pairs(&self) -> impl Iterator<Item = &Experiment> {
+        self.pairs.iter().flat_map(|(_, all)| all)
+    }
+
+    /// Leaves out experiments none of whose rows is wanted, and pairs that are not needed.
+    pub fn retain(&mut self, wanted: impl Fn(&[Head]) -> bool) {
+        self.pairs.iter_mut().for_each(|(_, all)| all.retain(|e| wanted(&e.heads)));
+        self.pairs.retain(|(_, all)| !all.is_empty());
+        self.runtime.retain(|e| wanted(&e.heads));
+    }
+
+    /// How long it should take, s.
+    pub fn estimate_s(&self) -> f64 {
+        let of_pairs = self.of_pairs().map(Experiment::estimate_s);
+        let of_runtime = self.runtime.iter().map(Experiment::estimate_s);
+        PAIR_S * self.pairs.len() as f64 + of_pairs.chain(of_runtime).sum::<f64>()
+    }
+}
+
 /// Everything that is asked for, of a pair set up so.
-pub fn plan(setting: Setting, depth: Depth) -> Vec<Experiment> {
+fn of_pair(setting: Setting, depth: Depth) -> Vec<Experiment> {
     let Setting { scheme, roles } = setting;
     if roles == Roles::Dual {
         return curve::experiments(scheme, roles, depth);
@@ -134,23 +180,24 @@ pub fn plan(setting: Setting, depth: Depth) -> Vec<Experiment> {
     parts.into_iter().flat_map(|part| part(scheme, depth)).collect()
 }
 
-/// A row of `scheme` called `id` within it.
+/// A row of `subject` called `id` within it.
 pub fn head(
-    scheme: Scheme,
+    subject: impl Into<Subject>,
     id: impl AsRef<str>,
     section: Section,
     title: impl Into<String>,
     unit: &str,
     bar: Bar,
 ) -> Head {
-    let id = format!("{}{}", scheme.prefix(), id.as_ref());
-    Head { id, scheme, section, title: title.into(), unit: unit.to_owned(), bar, point: None }
+    let subject = subject.into();
+    let id = format!("{}{}", subject.prefix(), id.as_ref());
+    Head { id, subject, section, title: title.into(), unit: unit.to_owned(), bar, point: None }
 }
 
 impl Head {
     /// The same as a point of a curve.
     pub fn on(mut self, curve: &str, x: f64) -> Head {
-        self.point = Some(Point { curve: format!("{}{curve}", self.scheme.prefix()), x });
+        self.point = Some(Point { curve: format!("{}{curve}", self.subject.prefix()), x });
         self
     }
 }
@@ -158,9 +205,10 @@ impl Head {
 /// One line for a person who watches.
 fn said(row: &Row) -> String {
     let figure = row.figure().map_or("–".to_owned(), |f| format!("{f:.3}"));
-    let verdict = match (row.verdict(), &row.samples) {
-        (Verdict::Failed, Samples::Failed(why)) => format!("not measured: {why}"),
-        (verdict, _) => format!("{verdict:?}"),
+    let verdict = match &row.samples {
+        Samples::Failed(why) => format!("not measured: {why}"),
+        Samples::Unable(why) => format!("not on this machine: {why}"),
+        _ => format!("{:?}", row.verdict()),
     };
     let Head { id, unit, bar, .. } = &row.head;
     format!("{id:<28} {figure:>10}  {verdict}  ({unit}, {bar:?})")
@@ -173,8 +221,7 @@ mod tests {
     use super::*;
 
     fn ids(depth: Depth) -> Vec<String> {
-        let all = Setting::all().flat_map(|setting| plan(setting, depth));
-        all.flat_map(|e| e.heads).map(|head| head.id).collect()
+        Plan::of(depth).heads().map(|head| head.id.clone()).collect()
     }
 
     #[test]
@@ -193,10 +240,7 @@ mod tests {
 
     #[test]
     fn runs_are_as_long_as_promised() {
-        let minutes = |depth| {
-            let all = Setting::all().flat_map(|setting| plan(setting, depth));
-            all.map(|e| e.estimate_s()).sum::<f64>() / 60.0
-        };
+        let minutes = |depth| Plan::of(depth).estimate_s() / 60.0;
         let (quick, full) = (minutes(Depth::Quick), minutes(Depth::Full));
         assert!(quick < 10.0, "quick: {quick} min");
         assert!(full < 45.0, "full: {full} min");
@@ -205,11 +249,13 @@ mod tests {
     #[test]
     fn every_comparison_is_repeated() {
         for depth in [Depth::Quick, Depth::Full] {
-            for experiment in Setting::all().flat_map(|setting| plan(setting, depth)) {
+            let plan = Plan::of(depth);
+            for experiment in plan.of_pairs() {
                 let compared =
                     matches!(experiment.heads[0].section, Section::Bulk | Section::Requests);
                 assert!(!compared || experiment.steps >= 5, "{}", experiment.heads[0].id);
             }
+            assert!(plan.runtime.iter().all(|experiment| experiment.steps >= 5));
         }
     }
 }

@@ -16,6 +16,15 @@ const MEMORY_MIB: u64 = 4_096;
 /// Two document roots.
 const ROOM_MB: u64 = 2_600;
 
+/// Servers, clients and tools, and the packages that they are in. Where `rr` is missing, its rows say so.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("nginx", "nginx"),
+    ("apache2", "apache2-bin"),
+    ("redis-server", "redis-server"),
+    ("redis-benchmark", "redis-tools"),
+    ("strace", "strace"),
+];
+
 /// Checks everything that can be checked without making anything, and allows this process enough
 /// open files.
 ///
@@ -24,13 +33,10 @@ const ROOM_MB: u64 = 2_600;
 pub fn check() -> anyhow::Result<()> {
     lab::preflight()?;
     cost::cgroup_root()?;
-    let product = std::env::var_os("STEADFAST_BIN").map(PathBuf::from);
-    ensure!(
-        product.is_some_and(|path| path.is_file()),
-        "STEADFAST_BIN does not name the product: run \"make bench\", which builds and names it"
-    );
-    find::program("nginx", "nginx")?;
-    find::program("apache2", "apache2-bin")?;
+    product()?;
+    for (program, package) in PROGRAMS {
+        find::program(program, package)?;
+    }
     twin::maker()?;
     let running = lab::sweep().context("cannot remove what dead labs left behind")?;
     ensure!(
@@ -44,6 +50,17 @@ pub fn check() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     ensure!(hard >= FILES, "only {hard} files may be open: raise the limit (ulimit -Hn {FILES})");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("cannot open many files")
+}
+
+/// The program that is measured.
+///
+/// # Errors
+/// It is not named.
+pub fn product() -> anyhow::Result<PathBuf> {
+    let named = std::env::var_os("STEADFAST_BIN").map(PathBuf::from);
+    named.filter(|path| path.is_file()).context(
+        "STEADFAST_BIN does not name the product: run \"make bench\", which builds and names it",
+    )
 }
 
 fn memory(meminfo: &str) -> anyhow::Result<()> {

@@ -8,8 +8,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::scheme::Scheme;
 use crate::stats::{Spread, percentile};
+use crate::subject::Subject;
 
 /// One run of the benchmark. The pages are made from this and nothing else.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,8 +39,9 @@ pub struct Record {
 pub struct Head {
     /// Its name for `--only`.
     pub id: String,
-    /// Whose row it is.
-    pub scheme: Scheme,
+    /// Whose row it is. In the figures of earlier runs, always a scheme's.
+    #[serde(alias = "scheme")]
+    pub subject: Subject,
     /// The table it stands in.
     pub section: Section,
     /// What is measured.
@@ -80,12 +81,20 @@ pub enum Section {
     Cost,
     /// Hosts die.
     Failover,
+    /// Servers under the in-process runtime.
+    Runtime,
 }
 
 impl Section {
     /// In the order of the report.
-    pub const ALL: [Section; 5] =
-        [Section::Bulk, Section::Requests, Section::Connections, Section::Cost, Section::Failover];
+    pub const ALL: [Section; 6] = [
+        Section::Bulk,
+        Section::Requests,
+        Section::Connections,
+        Section::Cost,
+        Section::Failover,
+        Section::Runtime,
+    ];
 
     /// Its heading.
     pub fn title(self) -> &'static str {
@@ -95,6 +104,7 @@ impl Section {
             Section::Connections => "Connections",
             Section::Cost => "Processor time and memory",
             Section::Failover => "Failover",
+            Section::Runtime => "Processor time, and length of a recording",
         }
     }
 }
@@ -126,7 +136,7 @@ pub enum Bar {
 pub enum Samples {
     /// Interleaved pairs; the bar is for protected ÷ bare.
     Pairs {
-        /// With Steadfast.
+        /// With Steadfast, or with what it is compared with.
         protected: Vec<f64>,
         /// Without.
         bare: Vec<f64>,
@@ -138,8 +148,10 @@ pub enum Samples {
         /// 50, 99, 100.
         percentile: u8,
     },
-    /// It could not be measured.
+    /// It could not be measured, and why.
     Failed(String),
+    /// It cannot be measured on this machine, and why; no failure.
+    Unable(String),
 }
 
 /// Lines in a coordinate system, drawn as they are.
@@ -197,6 +209,8 @@ pub enum Verdict {
     Alike,
     /// There is no measurement.
     Failed,
+    /// There is none, and on this machine there cannot be.
+    Unable,
 }
 
 impl Samples {
@@ -207,7 +221,7 @@ impl Samples {
                 protected.iter().zip(bare).map(|(p, b)| p / b).collect()
             }
             Samples::Alone { values, .. } => values.clone(),
-            Samples::Failed(_) => Vec::new(),
+            Samples::Failed(_) | Samples::Unable(_) => Vec::new(),
         }
     }
 }
@@ -225,7 +239,12 @@ impl Row {
 
     /// What it says about the bar.
     pub fn verdict(&self) -> Verdict {
-        let Some(figure) = self.figure() else { return Verdict::Failed };
+        let Some(figure) = self.figure() else {
+            return match self.samples {
+                Samples::Unable(_) => Verdict::Unable,
+                _ => Verdict::Failed,
+            };
+        };
         let open = |value| match self.samples {
             Samples::Pairs { .. } => Spread::of(&self.samples.judged()).leaves_open(value),
             _ => false,
@@ -272,11 +291,12 @@ impl Record {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::scheme::Scheme;
 
     pub(crate) fn head(id: &str, bar: Bar) -> Head {
         Head {
             id: id.into(),
-            scheme: Scheme::Track,
+            subject: Scheme::Track.into(),
             section: Section::Requests,
             title: format!("the row {id}"),
             unit: "ms".into(),
@@ -327,5 +347,7 @@ pub(crate) mod tests {
     fn what_failed_is_neither_met_nor_missed() {
         let failed = Samples::Failed("no".into());
         assert_eq!(verdict(Bar::AtMost(1.0), failed), Verdict::Failed);
+        let unable = Samples::Unable("no".into());
+        assert_eq!(verdict(Bar::AtMost(1.0), unable), Verdict::Unable, "nobody's fault");
     }
 }

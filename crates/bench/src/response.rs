@@ -63,7 +63,7 @@ fn responses(scheme: Scheme, depth: Depth, keep_alive: bool) -> Experiment {
     ];
     let id = heads[0].id.clone();
     let measure = move |run: &crate::plan::Run| {
-        run.twin.shape(Some(LINK_MBIT), Some(LINK_MBIT))?;
+        run.on.shape(Some(LINK_MBIT), Some(LINK_MBIT))?;
         let mut calm = [Vec::new(), Vec::new()];
         let mut failed = Ok(Vec::new());
         for round in 0..repetitions {
@@ -71,14 +71,14 @@ fn responses(scheme: Scheme, depth: Depth, keep_alive: bool) -> Experiment {
             if round % 2 == 1 {
                 order.reverse();
             }
-            run.twin.mend()?;
+            run.on.mend()?;
             for side in order {
-                calm[usize::from(side == Side::Bare)].push(ask(run.twin, side, paced(keep_alive))?);
+                calm[usize::from(side == Side::Bare)].push(ask(run.on, side, paced(keep_alive))?);
                 run.step();
             }
             // What goes wrong in a failure does not spoil the times without one.
             failed = failed.and_then(|mut runs: Vec<Failed>| {
-                runs.push(ask_through_death(run.twin, paced(keep_alive))?);
+                runs.push(ask_through_death(run.on, paced(keep_alive))?);
                 Ok(runs)
             });
             run.step();

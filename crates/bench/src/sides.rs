@@ -36,8 +36,7 @@ pub struct Sides {
 impl Sides {
     /// The experiment. `measure` runs once on a side and returns a figure for each column.
     ///
-    /// One unrecorded round comes first, then A B, B A, A B, …, so that neither side always
-    /// follows the other. A pair in which a flow has lost its protection is measured again.
+    /// The runs are [`in_turn`]. A pair in which a flow has lost its protection is measured again.
     pub fn experiment(
         self,
         measure: impl Fn(&Twin, Side) -> anyhow::Result<Vec<f64>> + 'static,
@@ -52,27 +51,21 @@ impl Sides {
             steps: 2 * (repetitions + 1),
             step_s: run_s,
             measure: Box::new(move |run| {
-                run.twin.shape(service, cluster)?;
-                let mut opened = run.twin.opened()?;
-                let mut figures = [Vec::new(), Vec::new()];
-                let (mut round, mut lost) = (0, 0);
-                while round <= repetitions {
-                    let mut order = [Side::Protected, Side::Bare];
-                    if round % 2 == 1 {
-                        order.reverse();
-                    }
-                    let mut pair = [Vec::new(), Vec::new()];
-                    for side in order {
-                        let began_ns = now_ns();
-                        pair[usize::from(side == Side::Bare)] = measure(run.twin, side)
-                            .with_context(|| {
-                                let history = run.twin.history(began_ns);
-                                format!("{side:?}, where the nodes did: {history}")
-                            })?;
-                        run.step();
-                    }
-                    let now = run.twin.opened()?;
-                    if now != opened {
+                run.on.shape(service, cluster)?;
+                let (mut opened, mut lost) = (run.on.opened()?, 0);
+                let on_a_side = |side| {
+                    let began_ns = now_ns();
+                    let got = measure(run.on, side).with_context(|| {
+                        let history = run.on.history(began_ns);
+                        format!("{side:?}, where the nodes did: {history}")
+                    })?;
+                    run.step();
+                    Ok(got)
+                };
+                let counts = || {
+                    let now = run.on.opened()?;
+                    let same = now == opened;
+                    if !same {
                         // What is not protected says nothing about what is. Where the processors are
                         // all that limits, a flow may outrun its budget now and then.
                         lost += 1;
@@ -81,17 +74,11 @@ impl Sides {
                             "flows lose their protection again and again: {now:?}"
                         );
                         opened = now;
-                        continue;
                     }
-                    if round > 0 {
-                        for (figures, got) in figures.iter_mut().zip(pair) {
-                            figures.push(got);
-                        }
-                    }
-                    round += 1;
-                }
-                let samples = compared.iter().enumerate();
-                let samples = samples.map(|(i, &both)| column(&figures, i, both)).collect();
+                    Ok(same)
+                };
+                let figures = in_turn(repetitions, on_a_side, counts)?;
+                let samples = samples(&figures, &compared);
                 let mbit = |mbit: Mbit| mbit.map_or(Value::Null, Value::from);
                 let more = Map::from_iter([
                     ("service_mbit".to_owned(), mbit(service)),
@@ -104,7 +91,50 @@ impl Sides {
     }
 }
 
-fn column(figures: &[Vec<Vec<f64>>; 2], column: usize, both: bool) -> Samples {
+/// What was measured on either side, [`Side::Protected`] first, run by run: a figure for each column.
+pub type Figures = [Vec<Vec<f64>>; 2];
+
+/// So many pairs of runs. One unrecorded round comes first, then A B, B A, A B, …, so that neither
+/// side always follows the other. `counts` is asked after each pair; one that does not count is
+/// measured again.
+///
+/// # Errors
+/// Those of `measure` and `counts`.
+pub fn in_turn(
+    repetitions: usize,
+    mut measure: impl FnMut(Side) -> anyhow::Result<Vec<f64>>,
+    mut counts: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<Figures> {
+    let mut figures = [Vec::new(), Vec::new()];
+    let mut round = 0;
+    while round <= repetitions {
+        let mut order = [Side::Protected, Side::Bare];
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        let mut pair = [Vec::new(), Vec::new()];
+        for side in order {
+            pair[usize::from(side == Side::Bare)] = measure(side)?;
+        }
+        if !counts()? {
+            continue;
+        }
+        if round > 0 {
+            for (figures, got) in figures.iter_mut().zip(pair) {
+                figures.push(got);
+            }
+        }
+        round += 1;
+    }
+    Ok(figures)
+}
+
+/// The samples of each column; `compared`: whether both sides have it.
+pub fn samples(figures: &Figures, compared: &[bool]) -> Vec<Samples> {
+    compared.iter().enumerate().map(|(i, &both)| column(figures, i, both)).collect()
+}
+
+fn column(figures: &Figures, column: usize, both: bool) -> Samples {
     let side = |side: usize| figures[side].iter().map(|run| run[column]).collect::<Vec<f64>>();
     if both {
         Samples::Pairs { protected: side(0), bare: side(1) }
@@ -116,6 +146,24 @@ fn column(figures: &[Vec<Vec<f64>>; 2], column: usize, both: bool) -> Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sides_take_turns_and_what_does_not_count_is_measured_again() {
+        let (mut order, mut pairs) = (Vec::new(), 0);
+        let measure = |side| {
+            order.push(side);
+            Ok(vec![order.len() as f64])
+        };
+        let counts = || {
+            pairs += 1;
+            Ok(pairs != 2)
+        };
+        let figures = in_turn(2, measure, counts).unwrap();
+        assert_eq!(figures, [[vec![6.0], vec![7.0]], [vec![5.0], vec![8.0]]]);
+        use Side::{Bare, Protected};
+        let turns = [Protected, Bare, Bare, Protected, Bare, Protected, Protected, Bare];
+        assert_eq!(order, turns, "the first pair is unrecorded, the second did not count");
+    }
 
     #[test]
     fn columns_are_taken_apart() {

@@ -75,12 +75,12 @@ pub struct Twin {
     bare: Lab,
 }
 
-/// One of the two, as a client sees it.
+/// One of the two servers that are compared, as a client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// With Steadfast.
+    /// With Steadfast, or with what it is compared with.
     Protected,
-    /// Without.
+    /// By itself.
     Bare,
 }
 

@@ -22,7 +22,7 @@ const RECORD: &str = r#"{
   "time": "2026-01-01T00:00:00Z", "command": "make bench ONLY=small-p50", "commit": "0123abc",
   "kernel": "6.18", "machine": "2 processors", "load": [0.1, 0.2], "took_s": 9.5,
   "rows": [{
-    "id": "small-p50", "scheme": "track", "section": "requests", "title": "a small request",
+    "id": "small-p50", "subject": "track", "section": "requests", "title": "a small request",
     "unit": "µs", "bar": {"at_most": 1.1}, "point": null,
     "samples": {"pairs": {"protected": [10.0, 11.0], "bare": [10.0, 10.0]}}, "more": {}
   }],
@@ -44,7 +44,9 @@ fn rows_are_listed_with_the_time_they_take() {
 #[test]
 fn pages_are_made_again_from_a_record() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("run.json"), RECORD).unwrap();
+    // Earlier runs had rows of schemes only.
+    let earlier = RECORD.replace(r#""subject""#, r#""scheme""#);
+    fs::write(dir.path().join("run.json"), earlier).unwrap();
     let words_ = ["--from", "run.json", "--out", "out", "--page", "b.md", "--report", "b.html"];
     let output = bench(dir.path(), &words_);
     assert!(output.status.success(), "{}", words(&output.stderr));

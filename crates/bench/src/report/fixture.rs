@@ -2,8 +2,8 @@
 
 use serde_json::Map;
 
-use crate::plan::{Depth, Setting, plan};
-use crate::record::{Graph, Line, Mark, Record, Row, Samples};
+use crate::plan::{Depth, Plan};
+use crate::record::{Graph, Head, Line, Mark, Record, Row, Samples};
 
 /// A record of these rows.
 pub fn record_of(rows: Vec<Row>) -> Record {
@@ -20,20 +20,19 @@ pub fn record_of(rows: Vec<Row>) -> Record {
     }
 }
 
-/// Every row of every scheme, and graphs as large as real ones.
+/// Every row of every subject, and graphs as large as real ones.
 pub fn full() -> Record {
-    let heads = Setting::all().flat_map(|setting| plan(setting, Depth::Full));
-    let heads: Vec<_> = heads.flat_map(|e| e.heads).collect();
+    let plan = Plan::of(Depth::Full);
     let values = |from: f64| (0..30).map(|i| from + f64::from(i) / 3.0).collect::<Vec<_>>();
-    let row = |(number, head): (usize, _)| {
+    let row = |(number, head): (usize, &Head)| {
         let samples = match number % 3 {
             0 => Samples::Alone { values: values(5.0), percentile: 99 },
             1 => Samples::Pairs { protected: values(97.0), bare: values(98.0) },
             _ => Samples::Pairs { protected: values(108.0), bare: values(91.0) },
         };
-        Row { head, samples, more: Map::new() }
+        Row { head: head.clone(), samples, more: Map::new() }
     };
-    let mut record = record_of(heads.into_iter().enumerate().map(row).collect());
+    let mut record = record_of(plan.heads().enumerate().map(row).collect());
     record.command = "make bench FULL=1".into();
     let line = |name: &str| Line {
         name: name.into(),

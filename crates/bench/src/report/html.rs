@@ -3,7 +3,7 @@
 use anyhow::Context;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::markdown::{COMPARED, NOTES};
+use super::markdown::NOTES;
 use super::papers::{
     COMPARISONS, CORAL_DYNAMIC, CORAL_P2, CORAL_P4, CORAL_STATIC, Comparison, Figure, Fit, Ours,
     SOURCES, coral_ratio,
@@ -11,8 +11,8 @@ use super::papers::{
 use super::{plot, words};
 use crate::curve::{Mode, Source};
 use crate::record::{Bar, Graph, Record, Row, Samples, Section, Verdict};
-use crate::scheme::Scheme;
 use crate::stats::Spread;
+use crate::subject::Subject;
 
 /// A larger page does not belong into a repository.
 pub const MOST_BYTES: usize = 1_500_000;
@@ -23,9 +23,9 @@ pub const MOST_BYTES: usize = 1_500_000;
 /// A plot cannot be drawn.
 pub fn page(record: &Record) -> anyhow::Result<String> {
     let mut parts = Vec::new();
-    for scheme in Scheme::ALL {
-        if record.rows.iter().any(|row| row.head.scheme == scheme) {
-            parts.push(scheme_part(record, scheme)?);
+    for subject in Subject::ALL {
+        if record.rows.iter().any(|row| row.head.subject == subject) {
+            parts.push(part(record, subject)?);
         }
     }
     // What begins with < in a script could end it.
@@ -100,10 +100,10 @@ fn about(record: &Record) -> Markup {
     }
 }
 
-fn scheme_part(record: &Record, scheme: Scheme) -> anyhow::Result<Markup> {
-    let rows: Vec<&Row> = record.rows.iter().filter(|r| r.head.scheme == scheme).collect();
+fn part(record: &Record, subject: Subject) -> anyhow::Result<Markup> {
+    let rows: Vec<&Row> = record.rows.iter().filter(|r| r.head.subject == subject).collect();
     let beside: Vec<_> =
-        COMPARISONS.iter().map(|c| beside_papers(record, scheme, c)).collect::<Result<_, _>>()?;
+        COMPARISONS.iter().map(|c| beside_others(record, subject, c)).collect::<Result<_, _>>()?;
     let of = |curve: &str| -> Vec<&Row> {
         let on = |r: &&&Row| r.head.point.as_ref().is_some_and(|p| p.curve == curve);
         rows.iter().filter(on).copied().collect()
@@ -114,7 +114,7 @@ fn scheme_part(record: &Record, scheme: Scheme) -> anyhow::Result<Markup> {
         if points.len() < 2 {
             continue;
         }
-        let short = name.strip_prefix(scheme.prefix()).unwrap_or(name);
+        let short = name.strip_prefix(subject.prefix()).unwrap_or(name);
         if !short.starts_with("coral-") {
             curves.push(curve(short, &points)?);
         } else if of_duplex(short) {
@@ -124,14 +124,15 @@ fn scheme_part(record: &Record, scheme: Scheme) -> anyhow::Result<Markup> {
     }
     let own = |graph: &&Graph| rows.iter().any(|row| row.head.id == graph.row);
     let graphs: Vec<_> = record.graphs.iter().filter(own).map(graph).collect::<Result<_, _>>()?;
+    let (plain, name) = words::heading(subject);
     Ok(html! {
-        h2 { "Scheme " code { (scheme.name()) } }
-        p { (COMPARED) }
+        h2 { (plain) @if !name.is_empty() { " " code { (name) } } }
+        p { (words::compared_how(subject)) }
         h3 { "Bars" }
         (bars_met(&rows))
         @if beside.iter().any(Option::is_some) {
-            h3 { "Beside published systems" }
-            p { "Whiskers: quartiles of the ratios, or the range that was published." }
+            h3 { (words::beside(subject)) }
+            p { "Whiskers: quartiles of what was measured here, or the range that was published." }
             @for figure in beside.iter().flatten() { (figure) }
         }
         @if !curves.is_empty() {
@@ -187,7 +188,7 @@ fn verdict(row: &Row) -> Markup {
         Verdict::Met => "met",
         Verdict::Missed(_) | Verdict::Failed => "missed",
         Verdict::Noise { .. } => "noise",
-        Verdict::Reported | Verdict::Alike => "",
+        Verdict::Reported | Verdict::Alike | Verdict::Unable => "",
     };
     html! { td class=(class) { (words::verdict(row)) } }
 }
@@ -199,8 +200,9 @@ fn table(record: &Record, rows: &[&Row]) -> Markup {
         @if !pairs.is_empty() {
             div.wide { table {
                 tr {
-                    th { "what" } th { "bar" } th { "ratio: median (quartiles)" } th { "protected" }
-                    th { "unprotected" } th { "runs" } th { "verdict" } th { "command" }
+                    th { "what" } th { "bar" } th { "ratio: median (quartiles)" }
+                    @for side in words::sides(pairs[0].head.subject) { th { (side) } }
+                    th { "runs" } th { "verdict" } th { "command" }
                 }
                 @for row in pairs { tr {
                     td { (row.head.title) }
@@ -246,13 +248,13 @@ fn figure(title: &str, note: &str, svg: String) -> Markup {
 }
 
 /// Nothing if none of our rows was measured.
-fn beside_papers(
+fn beside_others(
     record: &Record,
-    scheme: Scheme,
+    subject: Subject,
     comparison: &Comparison,
 ) -> anyhow::Result<Option<Markup>> {
     let ours = |(id, name): &(&str, &str)| {
-        let row = record.row(&format!("{}{id}", scheme.prefix()))?;
+        let row = record.row(&format!("{}{id}", subject.prefix()))?;
         let judged = row.samples.judged();
         if judged.is_empty() {
             return None;
@@ -261,6 +263,8 @@ fn beside_papers(
         let times = if comparison.ours == Ours::Percent { 100.0 } else { 1.0 };
         let name = match *name {
             "" => "Steadfast".to_owned(),
+            // There are others' programs among those that were measured here.
+            name if subject == Subject::Runtime => name.to_owned(),
             name => format!("Steadfast, {name}"),
         };
         let (value, from_to) = match comparison.ours {
@@ -423,7 +427,7 @@ fn side(protected: bool) -> impl Fn(&Samples) -> Vec<f64> {
         Samples::Pairs { protected: values, .. } if protected => values.clone(),
         Samples::Pairs { bare, .. } => bare.clone(),
         Samples::Alone { values, .. } => values.clone(),
-        Samples::Failed(_) => Vec::new(),
+        Samples::Failed(_) | Samples::Unable(_) => Vec::new(),
     }
 }
 
@@ -538,7 +542,7 @@ mod tests {
     use scraper::{Html, Selector};
 
     use super::*;
-    use crate::plan::{Depth, Setting, plan};
+    use crate::plan::{Depth, Plan};
     use crate::report::fixture;
 
     fn parsed(page: &str) -> Html {
@@ -603,14 +607,11 @@ mod tests {
 
     #[test]
     fn every_curve_is_titled() {
-        for scheme in Scheme::ALL {
-            let rows = Setting::of(scheme).into_iter().flat_map(|s| plan(s, Depth::Full));
-            for head in rows.flat_map(|e| e.heads) {
-                let Some(point) = head.point else { continue };
-                let curve = point.curve.strip_prefix(scheme.prefix()).unwrap();
-                let drawn_with = !of_duplex(curve);
-                assert!(drawn_with || axes_of(curve).is_some(), "{curve}");
-            }
+        for head in Plan::of(Depth::Full).heads() {
+            let Some(point) = &head.point else { continue };
+            let curve = point.curve.strip_prefix(head.subject.prefix()).unwrap();
+            let drawn_with = !of_duplex(curve);
+            assert!(drawn_with || axes_of(curve).is_some(), "{curve}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::words;
 use crate::record::{Record, Row, Samples, Section, Verdict};
-use crate::scheme::Scheme;
+use crate::subject::Subject;
 
 /// The page.
 pub fn page(record: &Record) -> String {
@@ -24,10 +24,10 @@ pub fn page(record: &Record) -> String {
         record.load[0],
         record.load[1],
     );
-    for scheme in Scheme::ALL {
-        let rows: Vec<&Row> = record.rows.iter().filter(|r| r.head.scheme == scheme).collect();
+    for subject in Subject::ALL {
+        let rows: Vec<&Row> = record.rows.iter().filter(|r| r.head.subject == subject).collect();
         if !rows.is_empty() {
-            scheme_part(&mut text, scheme, &rows);
+            part(&mut text, subject, &rows);
         }
     }
     text += "\n## How to read this\n\n";
@@ -37,8 +37,13 @@ pub fn page(record: &Record) -> String {
     text
 }
 
-fn scheme_part(text: &mut String, scheme: Scheme, rows: &[&Row]) {
-    *text += &format!("\n## Scheme `{}`\n\n{COMPARED}\n", scheme.name());
+fn part(text: &mut String, subject: Subject, rows: &[&Row]) {
+    let heading = match words::heading(subject) {
+        (plain, "") => plain.to_owned(),
+        (plain, name) => format!("{plain} `{name}`"),
+    };
+    *text += &format!("\n## {heading}\n\n{}\n", words::compared_how(subject));
+    let [with, without] = words::sides(subject);
     for section in Section::ALL {
         let rows: Vec<&Row> = rows.iter().filter(|r| r.head.section == section).copied().collect();
         if rows.is_empty() {
@@ -48,8 +53,10 @@ fn scheme_part(text: &mut String, scheme: Scheme, rows: &[&Row]) {
         let (pairs, alone): (Vec<&Row>, Vec<&Row>) =
             rows.iter().partition(|row| matches!(row.samples, Samples::Pairs { .. }));
         if !pairs.is_empty() {
-            *text += "\n| what | bar | ratio: median (quartiles) | protected | unprotected | runs | \
-                      verdict |\n|---|---|---|---|---|---|---|\n";
+            *text += &format!(
+                "\n| what | bar | ratio: median (quartiles) | {with} | {without} | runs | verdict \
+                 |\n|---|---|---|---|---|---|---|\n"
+            );
             pairs.iter().for_each(|row| pair_line(text, row));
         }
         if !alone.is_empty() {
@@ -60,15 +67,8 @@ fn scheme_part(text: &mut String, scheme: Scheme, rows: &[&Row]) {
     }
 }
 
-/// What the columns of every table mean.
-pub const COMPARED: &str = "Side by side with the same server unprotected, runs alternate. Each \
-ratio is protected ÷ unprotected of two runs next to each other; the median of the ratios is held \
-against the bar. Within noise: the bar (without a bar, 1) lies between the quartiles of the \
-ratios, so this run does not decide. In a failover a host dies, links and processes at one \
-instant; beyond detection counts from the survivor's suspicion.";
-
 /// What one should know before one believes a figure.
-pub const NOTES: [&str; 14] = [
+pub const NOTES: [&str; 16] = [
     "Unprotected is a second lab in which nothing of Steadfast was ever started: the same hosts, \
      switch, shaping, server, configuration. Its path differs only by Steadfast. Both labs stand \
      side by side so that runs can alternate within a second; one rests while the other is \
@@ -114,6 +114,15 @@ pub const NOTES: [&str; 14] = [
     "Memory on the primary is that of its hash maps, its journal, and with the scheme message the \
      gate's value in each socket; what the kernel needs beside such a value to find it is not in \
      it.",
+    "Of a row of the runtime, two hosts of a lab have the same server, one by itself and one under \
+     it; both are up for the whole row. Fifty clients ask over the host's own loopback, again as \
+     soon as they are answered, so no cable's work makes what is added look smaller: \
+     redis-benchmark sets and gets 3 bytes, a client of our own asks nginx, which has one worker, \
+     for 1 KiB. Processor time is that of the server's cgroup, so that of strace and rr is in \
+     their rows; that of the clients is in none.",
+    "The length of a recording is that of the records that a run has added, divided by its \
+     requests. strace writes to /dev/null. rr needs the processor's performance counters, which \
+     most virtual machines do not have.",
     "With 20 kills the 99th percentile is the worst of them.",
     "make bench FULL=1 has more rows and more repetitions; make bench ONLY=ROW measures one. The \
      raw figures are in bench/out, one file for each run.",
@@ -190,6 +199,11 @@ mod tests {
             Samples::Failed("no | host".into()),
             Bar::AtMost(20.0),
             "| – | no   host | 0 | **not measured** |",
+        );
+        check(
+            Samples::Unable("there is no rr".into()),
+            Bar::Beside,
+            "| – | there is no rr | 0 | not on this machine |",
         );
     }
 

@@ -124,7 +124,7 @@ const fn ft_tcp(what: &'static str, percent: f64, place: &'static str) -> Figure
 }
 
 /// All of them.
-pub static COMPARISONS: [Comparison; 12] = [
+pub static COMPARISONS: [Comparison; 13] = [
     Comparison {
         title: "Bulk in, share of the unprotected throughput",
         unit: "%",
@@ -372,6 +372,36 @@ pub static COMPARISONS: [Comparison; 12] = [
             theirs: &[figure(&RING, "", [194.0, 194.0], "section IV.B")],
         }],
     },
+    Comparison {
+        title: "Processor time of a server per request, under it ÷ by itself",
+        unit: "×",
+        log: false,
+        ours: Ours::Ratio,
+        note: "All of them measured here. strace and rr stop the server and another process looks; \
+               their own processor time is in the figure.",
+        groups: &[
+            Group {
+                name: "redis-server",
+                ours: &[
+                    ("redis-passthrough", "runtime, pass-through"),
+                    ("redis-record", "runtime, recorded"),
+                    ("redis-strace", "strace"),
+                    ("redis-rr", "rr"),
+                ],
+                theirs: &[],
+            },
+            Group {
+                name: "nginx",
+                ours: &[
+                    ("nginx-passthrough", "runtime, pass-through"),
+                    ("nginx-record", "runtime, recorded"),
+                    ("nginx-strace", "strace"),
+                    ("nginx-rr", "rr"),
+                ],
+                theirs: &[],
+            },
+        ],
+    },
 ];
 
 const CORAL_LINES: &str = "CoRAL: computed from its fitted constants, for Pentium II hosts at 350 \
@@ -572,16 +602,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::plan::{Depth, Setting, plan};
-    use crate::scheme::Scheme;
+    use crate::plan::{Depth, Plan};
 
     #[test]
     fn rows_that_stand_beside_papers_are_measured() {
-        let ids = |scheme: Scheme| {
-            let rows = Setting::of(scheme).into_iter().flat_map(|s| plan(s, Depth::Full));
-            rows.flat_map(|e| e.heads).map(move |head| head.id[scheme.prefix().len()..].to_owned())
-        };
-        let rows: BTreeSet<_> = Scheme::ALL.into_iter().flat_map(ids).collect();
+        let plan = Plan::of(Depth::Full);
+        let rows: BTreeSet<_> =
+            plan.heads().map(|head| &head.id[head.subject.prefix().len()..]).collect();
         for group in COMPARISONS.iter().flat_map(|c| c.groups) {
             for (row, _) in group.ours {
                 assert!(rows.contains(*row), "{row}");

@@ -2,6 +2,53 @@
 
 use crate::record::{Bar, Row, Samples, Verdict};
 use crate::stats::{Spread, percentile};
+use crate::subject::Subject;
+
+/// What stands above the rows of a subject: words, and a name behind them if it has one.
+pub fn heading(subject: Subject) -> (&'static str, &'static str) {
+    match subject {
+        Subject::Scheme(scheme) => ("Scheme", scheme.name()),
+        Subject::Runtime => ("Servers under the in-process runtime", ""),
+    }
+}
+
+/// What the columns of a subject's tables mean.
+pub fn compared_how(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Scheme(_) => {
+            "Side by side with the same server unprotected, runs alternate. Each ratio is \
+             protected ÷ unprotected of two runs next to each other; the median of the ratios is \
+             held against the bar. Within noise: the bar (without a bar, 1) lies between the \
+             quartiles of the ratios, so this run does not decide. In a failover a host dies, \
+             links and processes at one instant; beyond detection counts from the survivor's \
+             suspicion."
+        }
+        Subject::Runtime => {
+            "Side by side with the same server by itself, runs alternate. Each ratio is under it ÷ \
+             by itself of two runs next to each other, where \"it\" is what the row names: the \
+             runtime in pass-through, the runtime that records, or a tool that watches from \
+             outside. The median of the ratios is held against the bar. Within noise: the bar \
+             (without a bar, 1) lies between the quartiles of the ratios, so this run does not \
+             decide."
+        }
+    }
+}
+
+/// What stands above the figures in which a subject's rows are beside others.
+pub fn beside(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Scheme(_) => "Beside published systems",
+        Subject::Runtime => "Beside tools that watch from outside",
+    }
+}
+
+/// What the two sides of a subject's rows are called.
+pub fn sides(subject: Subject) -> [&'static str; 2] {
+    match subject {
+        Subject::Scheme(_) => ["protected", "unprotected"],
+        Subject::Runtime => ["under it", "by itself"],
+    }
+}
 
 /// What a bar and its samples are given in: `×` where sides are compared.
 pub fn judged_unit(row: &Row) -> String {
@@ -34,6 +81,7 @@ pub fn verdict(row: &Row) -> String {
         Verdict::Reported => String::new(),
         Verdict::Alike => "no difference beyond noise".to_owned(),
         Verdict::Failed => "not measured".to_owned(),
+        Verdict::Unable => "not on this machine".to_owned(),
     }
 }
 
@@ -46,8 +94,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The cells of a row that compares sides: ratio with its quartiles, protected, unprotected,
-/// number of runs.
+/// The cells of a row that compares sides: ratio with its quartiles, either side, number of runs.
 pub fn compared(row: &Row) -> Option<[String; 4]> {
     let Samples::Pairs { protected, bare } = &row.samples else { return None };
     let ratio = Spread::of(&row.samples.judged());
@@ -72,7 +119,7 @@ pub fn alone(row: &Row) -> [String; 3] {
                 values.len().to_string(),
             ]
         }
-        (Samples::Failed(why), _) => [none(), why.clone(), "0".to_owned()],
+        (Samples::Failed(why) | Samples::Unable(why), _) => [none(), why.clone(), "0".to_owned()],
         _ => [none(), none(), "0".to_owned()],
     }
 }

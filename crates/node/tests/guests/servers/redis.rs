@@ -1,28 +1,21 @@
 //! redis: what clients give it is in its memory, and in a log that threads of it write.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use demo::find;
 use nix::sys::signal::Signal::SIGTERM;
 
-use super::{End, Place, Server};
+use super::{End, Place, Server, words};
 use crate::guests::serving::{at_once, listens, printed};
 
 pub fn redis(place: &Place) -> Server {
     let (at, dir) = (place.at, place.work().display().to_string());
-    // One program is the server and its tools: what it is called by says which.
-    let program = place.work().join("redis-server");
-    let tool =
-        find::program("redis-check-rdb", "redis-tools").unwrap_or_else(|why| panic!("{why}"));
-    symlink(tool, &program).expect("a link");
     let port = at.port().to_string();
     let options = ["--bind", "127.0.0.1", "--port", &port, "--dir", &dir, "--logfile", "log"];
     let keeps = ["--save", "", "--appendonly", "yes"];
-    let command = [program.to_str().expect("a name")].into_iter().chain(options).chain(keeps);
+    let args = [&options[..], &keeps].concat();
     Server {
-        command: command.map(str::to_owned).collect(),
+        command: words("redis-server", "redis-tools", &args),
         answers: Box::new(move || listens(at)),
         serves: Box::new(move || serves(at)),
         end: End::with(SIGTERM, 0),
