@@ -1,13 +1,15 @@
 //! The program's memory, as system calls see it: whoever names an address that is not there gets
 //! `EFAULT`, not a fault in the runtime.
 
+use core::arch::global_asm;
 use core::ffi::CStr;
 
 use linux_raw_sys::errno::{EFAULT, ENAMETOOLONG};
 
+use crate::frame::Context;
 use crate::layout::{PAGE, page_down};
-use crate::own;
 use crate::sys::error;
+use crate::{own, record};
 
 /// `struct iovec`.
 #[repr(C)]
@@ -48,11 +50,13 @@ pub fn write_bytes(to: usize, bytes: &[u8]) -> Result<(), isize> {
 /// `EFAULT`.
 pub fn read<T: Plain>(from: usize) -> Result<T, isize> {
     let mut value = T::ZERO;
-    // SAFETY: any bytes are a `T`.
-    let bytes =
-        unsafe { core::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
-    read_bytes(from, bytes)?;
+    read_bytes(from, bytes_of(&mut value))?;
     Ok(value)
+}
+
+fn bytes_of<T: Plain>(value: &mut T) -> &mut [u8] {
+    // SAFETY: any bytes are a `T`.
+    unsafe { core::slice::from_raw_parts_mut(core::ptr::from_mut(value).cast(), size_of::<T>()) }
 }
 
 /// Writes a value without padding.
@@ -72,18 +76,94 @@ pub fn write<T: Plain>(to: usize, value: &T) -> Result<(), isize> {
 /// # Errors
 /// `EFAULT`; `ENAMETOOLONG` if the buffer has no room for it.
 pub fn read_str(from: usize, buffer: &mut [u8]) -> Result<&CStr, isize> {
+    let len = pagewise(from, buffer, read_bytes)?;
+    let text = buffer.get(..=len).ok_or(error(ENAMETOOLONG))?;
+    CStr::from_bytes_with_nul(text).map_err(|_| error(EFAULT))
+}
+
+/// Reads a string, page by page: the one behind its end need not be there. Its length, as far as it fits.
+fn pagewise(
+    from: usize,
+    buffer: &mut [u8],
+    read: impl Fn(usize, &mut [u8]) -> Result<(), isize>,
+) -> Result<usize, isize> {
     let mut got = 0;
     while got < buffer.len() {
-        // The page behind the string's end need not be there.
         let to_page = page_down(from + got) + PAGE - (from + got);
-        let now = to_page.min(buffer.len() - got);
-        read_bytes(from + got, &mut buffer[got..got + now])?;
-        got += now;
-        if buffer[got - now..got].contains(&0) {
-            return CStr::from_bytes_until_nul(&buffer[..got]).map_err(|_| error(EFAULT));
+        let part = &mut buffer[got..];
+        let now = to_page.min(part.len());
+        let part = &mut part[..now];
+        read(from + got, part)?;
+        if let Some(end) = part.iter().position(|&byte| byte == 0) {
+            return Ok(got + end);
         }
+        got += now;
     }
-    Err(error(ENAMETOOLONG))
+    Ok(got)
+}
+
+global_asm!(
+    ".text",
+    ".globl steadfast_copy, steadfast_copy_at, steadfast_copy_end",
+    ".balign 16",
+    // (to: rdi, from: rsi, bytes: rdx) So many are left.
+    "steadfast_copy:",
+    "mov rcx, rdx",
+    "steadfast_copy_at:",
+    "rep movsb",
+    "steadfast_copy_end:",
+    "mov rax, rcx",
+    "ret",
+);
+
+unsafe extern "C" {
+    fn steadfast_copy(to: *mut u8, from: usize, len: usize) -> usize;
+    static steadfast_copy_at: u8;
+    static steadfast_copy_end: u8;
+}
+
+/// As [`read_bytes`], without a system call while the program is recorded: then a fault is the runtime's to
+/// handle. By a thread that does not block SIGSEGV.
+///
+/// # Errors
+/// `EFAULT`.
+pub fn glance(from: usize, into: &mut [u8]) -> Result<(), isize> {
+    if !record::is_on() {
+        return read_bytes(from, into);
+    }
+    // SAFETY: writes to `into` alone; at a fault, see [`gives_up`].
+    match unsafe { steadfast_copy(into.as_mut_ptr(), from, into.len()) } {
+        0 => Ok(()),
+        _ => Err(error(EFAULT)),
+    }
+}
+
+/// As [`read`], by [`glance`].
+///
+/// # Errors
+/// `EFAULT`.
+pub fn glance_at<T: Plain>(from: usize) -> Result<T, isize> {
+    let mut value = T::ZERO;
+    glance(from, bytes_of(&mut value))?;
+    Ok(value)
+}
+
+/// What a string begins with, as far as there is room in `buffer`, without the zero at its end. By [`glance`].
+///
+/// # Errors
+/// `EFAULT`.
+pub fn glance_at_str(from: usize, buffer: &mut [u8]) -> Result<&[u8], isize> {
+    let len = pagewise(from, buffer, glance)?;
+    Ok(&buffer[..len])
+}
+
+/// A fault: whether it was one of [`glance`]'s, which finds out behind this.
+pub fn gives_up(context: &mut Context) -> bool {
+    let is_one = context.registers.rip == &raw const steadfast_copy_at as usize;
+    if is_one {
+        context.registers.rip = &raw const steadfast_copy_end as usize;
+    }
+    is_one
 }
 
 /// Who has this memory: the calling thread. (The first one may have ended, and has none.)

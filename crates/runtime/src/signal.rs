@@ -28,7 +28,7 @@ use crate::process::{Action, FIRST, SIG_DFL};
 use crate::sigset::SigSet;
 use crate::sys::{behind_guest, error, not_entered};
 use crate::thread::{Slot, Thread};
-use crate::{dispatch, own, record, seccomp, site};
+use crate::{dispatch, memory, own, record, seccomp, site};
 
 /// `si_code` of the SIGSYS with which the kernel reports a system call.
 const SYS_USER_DISPATCH: i32 = 2;
@@ -221,6 +221,8 @@ unsafe extern "C" fn on_signal(_: i32, info: *const SigInfo, context: *mut Conte
             && site::trapped(&mut *context)
         {
             // Nobody has sent it: the program goes on.
+        } else if is_fault(info) && memory::gives_up(&mut *context) {
+            // The program has named memory that is not there.
         } else if !OWN.contains(&at) && record::reads_the_clock(thread, info, &mut *context) {
             // It goes on behind the instruction.
         } else if !OWN.contains(&at) && record::defers(info) {

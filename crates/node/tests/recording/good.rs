@@ -79,6 +79,12 @@ fn what_the_runtime_needs_as_well() {
     both_ways("filters");
 }
 
+/// The program's mistakes are its own: it is told, as ever.
+#[test]
+fn memory_that_is_not_there() {
+    both_ways("nowhere");
+}
+
 /// Processes that are killed between two calls, or by their own: others go on.
 #[test]
 fn who_is_killed() {

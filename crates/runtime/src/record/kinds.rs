@@ -1,11 +1,12 @@
 //! What descriptors are: whether what they lead to is the replica's own, or the world's.
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::mem::zeroed;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_FDCWD, F_GETPIPE_SZ, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE,
+    PROT_READ, PROT_WRITE, STATX_MNT_ID_UNIQUE, STATX_TYPE, statfs, statx,
 };
-use linux_raw_sys::general::{PROT_READ, PROT_WRITE};
 use systable::Sysno;
 
 use super::group;
@@ -124,14 +125,13 @@ pub fn is_made_up(name: Sysno, args: &Args) -> bool {
         Sysno::open | Sysno::creat => (AT_FDCWD as usize, args[0]),
         _ => (args[0], args[1]),
     };
-    let mut first = [0; 6];
-    if memory::read_bytes(path, &mut first).is_err() {
-        // A shorter one, at the end of a page.
-        return false;
-    }
-    match first[0] {
-        b'/' if own_descriptor(path).is_some_and(is_inside) => false,
-        b'/' => first.starts_with(b"/proc/") || first.starts_with(b"/sys/"),
+    let mut buffer = [0; 40];
+    let Ok(path) = memory::glance_at_str(path, &mut buffer) else { return false };
+    match path.first() {
+        Some(b'/') => {
+            let is_below = path.starts_with(b"/proc/") || path.starts_with(b"/sys/");
+            is_below && !own_descriptor(path).is_some_and(is_inside)
+        }
         _ => dir as i32 != AT_FDCWD && of(dir) == Kind::World,
     }
 }
@@ -171,10 +171,8 @@ pub fn makes_two(name: Sysno, args: &Args) -> Option<usize> {
 }
 
 /// The descriptor that a path names.
-fn own_descriptor(path: usize) -> Option<usize> {
-    let mut buffer = [0; 40];
-    let text = memory::read_str(path, &mut buffer).ok()?.to_str().ok()?;
-    text.strip_prefix("/proc/self/fd/")?.parse().ok()
+fn own_descriptor(path: &[u8]) -> Option<usize> {
+    core::str::from_utf8(path).ok()?.strip_prefix("/proc/self/fd/")?.parse().ok()
 }
 
 /// A call has returned this, and no error: what it says of descriptors. `false`: there are too many.
@@ -252,18 +250,35 @@ fn of_path(fd: usize) -> Kind {
     const S_IFMT: u16 = 0o170_000;
     const S_IFREG: u16 = 0o100_000;
     const S_IFDIR: u16 = 0o040_000;
+    // SAFETY: integers, of which zero is one; the kernel writes one.
+    let (stat, asked) = unsafe {
+        let mut stat: statx = zeroed();
+        let what = STATX_TYPE | STATX_MNT_ID_UNIQUE;
+        let asked = own!(statx, fd, c"".as_ptr(), AT_EMPTY_PATH, what, &raw mut stat);
+        (stat, asked)
+    };
+    let is_file = [S_IFREG, S_IFDIR].contains(&(stat.stx_mode & S_IFMT));
+    let mount = if stat.stx_mask & STATX_MNT_ID_UNIQUE == 0 { 0 } else { stat.stx_mnt_id };
+    if asked.is_ok() && is_file && is_real(fd, mount) { Kind::File } else { Kind::World }
+}
+
+/// Whether a file is not made up. Its mount has a number that no other one ever gets; 0: that is not known.
+fn is_real(fd: usize, mount: u64) -> bool {
     /// What the kernel makes up when it is read: `/proc`, `/sys`, and below them.
     const MADE_UP: [u64; 6] =
         [0x9fa0, 0x6265_6572, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x0027_e0eb];
-    const STATX_TYPE: usize = 1;
-    let mut stat = [0u16; 128];
-    let mut system = [0u64; 15];
-    // SAFETY: both are as long as what the kernel writes.
-    let asked = unsafe {
-        own!(statx, fd, c"".as_ptr(), AT_EMPTY_PATH, STATX_TYPE, stat.as_mut_ptr())
-            .and_then(|_| own!(fstatfs, fd, system.as_mut_ptr()))
+    /// The last mount that was asked about, and is real.
+    static REAL: AtomicU64 = AtomicU64::new(0);
+    if mount != 0 && mount == REAL.load(Relaxed) {
+        return true;
+    }
+    // SAFETY: integers, of which zero is one; the kernel writes one.
+    let is_real = unsafe {
+        let mut system: statfs = zeroed();
+        own!(fstatfs, fd, &raw mut system).is_ok() && !MADE_UP.contains(&(system.f_type as u64))
     };
-    // `stx_mode` is behind seven 32-bit numbers.
-    let is_file = [S_IFREG, S_IFDIR].contains(&(stat[14] & S_IFMT));
-    if asked.is_ok() && is_file && !MADE_UP.contains(&system[0]) { Kind::File } else { Kind::World }
+    if is_real {
+        REAL.store(mount, Relaxed);
+    }
+    is_real
 }

@@ -53,11 +53,11 @@ impl Given {
 
 /// A 32-bit number of the program's; what is not there is 0, and the call will say so.
 fn word(at: usize) -> usize {
-    memory::read::<u32>(at).unwrap_or(0) as usize
+    if at == 0 { 0 } else { memory::glance_at::<u32>(at).unwrap_or(0) as usize }
 }
 
 fn long(at: usize) -> usize {
-    memory::read::<usize>(at).unwrap_or(0)
+    memory::glance_at::<usize>(at).unwrap_or(0)
 }
 
 /// Calls `see` with each piece that the kernel has written.
@@ -204,7 +204,7 @@ fn vectors(
         if left == 0 {
             break;
         }
-        let [base, len]: [usize; 2] = memory::read(at + number * VECTOR)?;
+        let [base, len]: [usize; 2] = memory::glance_at(at + number * VECTOR)?;
         let len = len.min(left);
         some((base, len), see)?;
         left -= len;
