@@ -18,6 +18,7 @@ use systable::Sysno;
 
 use crate::dispatch::{before_signals, value};
 use crate::frame::Context;
+use crate::layout::PAGE;
 use crate::process::{Action, Process};
 use crate::sigset::SIGNALS;
 use crate::sys::{self, Args, EINVAL, error};
@@ -123,6 +124,8 @@ pub enum Makes {
     Process,
     /// Something else.
     Other,
+    /// Nothing: it fails.
+    Nothing,
 }
 
 /// What such a call makes.
@@ -131,7 +134,8 @@ pub fn makes(name: Sysno, args: Args) -> Makes {
         Ok(wanted) if wanted.is_thread() => Makes::Thread,
         Ok(wanted) if wanted.flags & !PROCESS == 0 => Makes::Process,
         Ok(wanted) if wanted.is_vfork() && wanted.flags & !CHILD_OF_VFORK == 0 => Makes::Process,
-        _ => Makes::Other,
+        Ok(_) => Makes::Other,
+        Err(_) => Makes::Nothing,
     }
 }
 
@@ -175,9 +179,10 @@ impl Wanted {
         let [at, size, ..] = args;
         if size < CLONE3_LEAST {
             return Err(EINVAL);
-        } else if size > size_of::<Clone3>() {
-            return Err(error(E2BIG)); // from a later kernel's header, and not all of it zeros
         }
+        let (size, more) =
+            (size.min(size_of::<Clone3>()), size.saturating_sub(size_of::<Clone3>()));
+        are_zeros(at.wrapping_add(size), more)?;
         let mut clone3: Clone3 = [0; 11];
         // SAFETY: any bytes are integers.
         let bytes =
@@ -260,6 +265,7 @@ impl Wanted {
             thread::only(Slot::of(thread), tid as i32);
             thread.clear_word.set(0);
             thread.robust.set(0);
+            thread.held.forget();
             if self.sp != 0 {
                 context.registers.rsp = self.sp;
             }
@@ -365,6 +371,14 @@ impl Wanted {
         }
         Ok(Some((newborn, tids)))
     }
+}
+
+/// What a later kernel's `struct clone_args` has more, this one's does not ask for.
+fn are_zeros(at: usize, len: usize) -> Result<(), isize> {
+    let mut more = [0u8; PAGE];
+    let more = more.get_mut(..len).ok_or(error(E2BIG))?;
+    memory::read_bytes(at, more)?;
+    if more.iter().all(|&byte| byte == 0) { Ok(()) } else { Err(error(E2BIG)) }
 }
 
 /// Writes a thread's number, as the kernel, which does not say that it could not.

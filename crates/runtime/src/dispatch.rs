@@ -106,9 +106,14 @@ pub const fn is_made_as_it_is(name: Sysno) -> bool {
             | Sysno::epoll_pwait2
             | Sysno::pselect6
             | Sysno::rt_sigtimedwait
+            | Sysno::rt_sigpending
             | Sysno::signalfd
             | Sysno::signalfd4
             | Sysno::close
+            | Sysno::fstat
+            | Sysno::newfstatat
+            | Sysno::fcntl
+            | Sysno::dup
             | Sysno::dup2
             | Sysno::dup3
             | Sysno::close_range
@@ -179,10 +184,12 @@ pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Co
             masks::during(thread, number, args, masks::At(4), f)
         }
         Sysno::pselect6 => masks::during_select(thread, number, args),
-        Sysno::rt_sigtimedwait => masks::filtered(number, args, 0, d),
+        Sysno::rt_sigtimedwait => masks::sigtimedwait(thread, args),
+        Sysno::rt_sigpending => masks::sigpending(thread, args),
         Sysno::signalfd | Sysno::signalfd4 => masks::filtered(number, args, 1, c),
         // The runtime's descriptor.
-        Sysno::close if fds::is_own(thread, a) => error(EBADF),
+        name if fds::TOLD.contains(&name) && fds::is_own(thread, a) => error(EBADF),
+        Sysno::dup2 | Sysno::dup3 if fds::is_own(thread, a) => error(EBADF),
         Sysno::dup2 | Sysno::dup3 => {
             fds::make_room(thread, b);
             return made(number, &args);

@@ -19,7 +19,7 @@ use systable::Sysno;
 use crate::config::{Config, MARK, NAME, OWN_WORDS, Recorder};
 use crate::elf::{self, File, HEAD, Kind};
 use crate::layout::page_up;
-use crate::sys::{self, error};
+use crate::sys::{self, EINVAL, error};
 use crate::thread::Thread;
 use crate::{exe, memory, own, record};
 
@@ -31,6 +31,10 @@ const MAX_PATH: usize = 4096;
 
 /// Strings of ours that go along: a path, and what scripts add.
 const STRINGS: usize = MAX_PATH + (MAX_SCRIPTS + 1) * 2 * HEAD;
+
+/// How `execveat` may be told to find the file, and (Linux 6.14) to say only whether it would execute it.
+const FINDS: u32 = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW;
+const AT_EXECVE_CHECK: u32 = 0x1_0000;
 
 /// Strings that are added in front of the program's own, for each script two and its path.
 const MAX_ADDED: usize = 3 * (MAX_SCRIPTS + 1);
@@ -77,6 +81,13 @@ fn try_execve(
 ) -> Result<isize, isize> {
     let mut buffer = [0; MAX_PATH];
     let path = memory::read_str(path, &mut buffer)?;
+    if flags & !(FINDS | AT_EXECVE_CHECK) != 0 {
+        return Err(EINVAL);
+    } else if flags & AT_EXECVE_CHECK != 0 {
+        let args = [dir as usize, path.as_ptr() as usize, argv, envp, flags as usize, 0];
+        // SAFETY: nothing is executed.
+        return Ok(unsafe { sys::guest(Sysno::execveat as usize, &args) });
+    }
     let mut program = Opened::at(dir, path, flags)?;
     let given = count(argv)?;
     let mut words = Words::new(thread, given + OWN_WORDS + MAX_ADDED)?;
@@ -234,10 +245,17 @@ const _: () = assert!(size_of::<Stat>() == 144);
 
 impl Opened {
     fn at(dir: i32, path: &CStr, flags: u32) -> Result<Opened, isize> {
-        let of_descriptor = flags & AT_EMPTY_PATH != 0 && path.is_empty();
         let name = Name::of_descriptor(c"/proc/self/fd/", dir);
         let follow = if flags & AT_SYMLINK_NOFOLLOW != 0 { O_NOFOLLOW } else { 0 };
-        let (dir, path) = if of_descriptor { (AT_FDCWD, name.as_c_str()) } else { (dir, path) };
+        let (dir, path) = match flags & AT_EMPTY_PATH != 0 && path.is_empty() {
+            true if dir == AT_FDCWD => (dir, c"."),
+            true => {
+                // SAFETY: changes nothing. One that is not open is no file that is not there.
+                unsafe { own!(fcntl, dir, F_GETFD)? };
+                (AT_FDCWD, name.as_c_str())
+            }
+            false => (dir, path),
+        };
         let path = if exe::is(path) { exe::path() } else { path };
         // Not blocking, in case that it is no file.
         let how = O_RDONLY | O_CLOEXEC | O_NONBLOCK | follow;
@@ -260,6 +278,13 @@ impl Opened {
     }
 
     fn may_be_executed(&self) -> Result<(), isize> {
+        let argv = [c"".as_ptr(), ptr::null()];
+        let flags = AT_EMPTY_PATH | AT_EXECVE_CHECK;
+        // SAFETY: executes nothing.
+        match unsafe { own!(execveat, self.0, c"".as_ptr(), argv.as_ptr(), 0, flags) } {
+            Err(EINVAL) => {} // before Linux 6.14: what can be found out without
+            known => return known.map(drop),
+        }
         const X_OK: usize = 1;
         const S_IFMT: u32 = 0o170_000;
         const S_IFREG: u32 = 0o100_000;

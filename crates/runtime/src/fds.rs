@@ -47,6 +47,10 @@ impl Own {
 /// The recording, what its processes share, and what is left of standard error.
 static MOVABLE: [&Own; 3] = [&record::STREAM_FD, &record::GROUP_FD, &say::VOICE];
 
+/// Calls that are told that the runtime's descriptors are not open.
+pub const TOLD: [Sysno; 5] =
+    [Sysno::close, Sysno::fstat, Sysno::newfstatat, Sysno::fcntl, Sysno::dup];
+
 /// Whether this is one of the runtime's own.
 pub fn is_own(thread: &Thread, fd: usize) -> bool {
     own(thread).contains(&Some(fd))
@@ -72,7 +76,7 @@ pub fn make_room(thread: &Thread, fd: usize) {
     } else {
         // There is none left: the program cannot execute another one, but for the rest it goes on.
         // Threads remember where it was.
-        site::report(Sysno::close);
+        TOLD.into_iter().for_each(site::report);
         thread.process().image_fd.store(moved.map_or(-1, |fd| fd as i32), Relaxed);
     }
 }

@@ -6,10 +6,12 @@
 //! `struct rt_sigframe`).
 
 use core::mem::offset_of;
-use core::ptr;
+use core::{ptr, slice};
 
 use linux_raw_sys::general::{SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 
+use crate::memory;
+use crate::signal::SI_KERNEL;
 use crate::sigset::SigSet;
 
 /// `siginfo_t`.
@@ -32,6 +34,12 @@ impl SigInfo {
     pub fn bytes(&self) -> [u8; 128] {
         // SAFETY: integers all through, one next to the other.
         unsafe { core::mem::transmute_copy(self) }
+    }
+
+    /// Of what the kernel comes to by itself.
+    pub fn of_kernel(signal: u32) -> SigInfo {
+        let signal = signal.cast_signed();
+        SigInfo { signal, errno: 0, code: SI_KERNEL, padding: 0, fields: [0; 14] }
     }
 
     /// From the beginning of such bytes; the rest are zeros.
@@ -175,34 +183,46 @@ impl Context {
     ///
     /// # Safety
     /// `self` is a context that the kernel has made, or a copy that has its vectors. The stack's
-    /// memory is the program's to write to: where it cannot be written to, the process dies of it, as
-    /// it would have without the runtime.
-    pub unsafe fn push(&mut self, sp: usize, back: usize, handler: usize, info: &SigInfo) {
+    /// memory is the program's to write to.
+    ///
+    /// # Errors
+    /// `EFAULT`: it cannot be written to. `self` is what it was.
+    pub unsafe fn push(
+        &mut self,
+        sp: usize,
+        back: usize,
+        handler: usize,
+        info: &SigInfo,
+    ) -> Result<(), isize> {
         // SAFETY: by the caller's word.
         let len = unsafe { vectors_len(self.registers.vectors) };
         let vectors = (sp - RED_ZONE - len) & !63;
         let at = ((vectors - size_of::<Frame>()) & !15) - 8;
         let mut context = *self;
         context.registers.vectors = vectors as *mut u8;
-        // SAFETY: below the program's stack pointer and its red zone, which is the program's own
-        // memory and nobody else's now.
-        let frame = unsafe {
-            ptr::copy_nonoverlapping(self.registers.vectors, context.registers.vectors, len);
-            let frame = at as *mut Frame;
-            frame.write(Frame { back, context, info: *info });
-            frame
+        let frame = Frame { back, context, info: *info };
+        // SAFETY: both are here; neither has padding. They go below the program's stack pointer and its red
+        // zone, which is the program's own memory and nobody else's now.
+        let pieces = unsafe {
+            let frame = ptr::from_ref(&frame).cast::<u8>();
+            [
+                (at, slice::from_raw_parts(frame, size_of::<Frame>())),
+                (vectors, slice::from_raw_parts(self.registers.vectors, len)),
+            ]
         };
+        memory::write_to_stack(pieces)?;
         let registers = &mut self.registers;
         registers.rdi = info.signal as usize;
-        registers.rsi = frame as usize + offset_of!(Frame, info);
-        registers.rdx = frame as usize + offset_of!(Frame, context);
+        registers.rsi = at + offset_of!(Frame, info);
+        registers.rdx = at + offset_of!(Frame, context);
         registers.rax = 0;
-        registers.rsp = frame as usize;
+        registers.rsp = at;
         registers.rip = handler;
         // Direction, resume, and trap flags are a handler's own: as the kernel clears them.
         registers.flags &= !(0x400 | 0x1_0000 | 0x100);
         // SAFETY: `len` bytes are there.
         unsafe { forget_vectors(registers.vectors, len) };
+        Ok(())
     }
 
     /// How far below `sp` [`Context::push`] goes at most.

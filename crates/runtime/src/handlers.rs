@@ -65,6 +65,7 @@ pub fn sigreturn(thread: &Thread, context: &mut Context) -> Outcome {
     let mask = SigSet(given.mask.0 & SigSet::ALL.0);
     thread.mask.set(mask);
     context.mask = mask.real();
+    thread.held.release_behind(mask);
     crate::altstack::restore(thread, given.stack, context.registers.rsp);
     Outcome::Context
 }

@@ -22,6 +22,7 @@ pub mod exec;
 pub mod fds;
 pub mod frame;
 pub mod handlers;
+mod held;
 pub mod image;
 pub mod layout;
 pub mod lock;

@@ -1,14 +1,16 @@
 //! Calls that block signals, for good or while they wait. The kernel never blocks SIGSYS: the
 //! program would not survive its next call.
 
+use linux_raw_sys::errno::EINTR;
 use linux_raw_sys::general::{SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK};
+use systable::Sysno;
 
 use crate::dispatch::{before_signals, is_set_size, value};
 use crate::frame::Context;
-use crate::memory;
 use crate::sigset::SigSet;
-use crate::sys::{self, Args, EINVAL};
-use crate::thread::Thread;
+use crate::sys::{self, Args, EINVAL, error};
+use crate::thread::{Deferred, Thread};
+use crate::{memory, signal};
 
 /// Which argument of a call is the address of a set of signals.
 pub struct At(pub usize);
@@ -37,6 +39,7 @@ pub fn sigprocmask(
             let mask = SigSet(mask.0 & SigSet::ALL.0);
             thread.mask.set(mask);
             context.mask = mask.real();
+            thread.held.release_behind(mask);
         }
         if old != 0 {
             memory::write(old, &before)?;
@@ -44,6 +47,51 @@ pub fn sigprocmask(
         Ok(0)
     };
     value(set())
+}
+
+/// `rt_sigpending(set, size)`.
+pub fn sigpending(thread: &Thread, args: Args) -> isize {
+    // SAFETY: the program's call.
+    let result = unsafe { sys::guest(Sysno::rt_sigpending as usize, &args) };
+    let [set, size, ..] = args;
+    if result != 0 || size != size_of::<SigSet>() || thread.held.signals() == SigSet::default() {
+        return result;
+    }
+    let with_held = memory::read::<SigSet>(set).map(|known| known.and(thread.held.signals()));
+    value(with_held.and_then(|all| memory::write(set, &all)).map(|()| 0))
+}
+
+/// `rt_sigtimedwait(set, info, timeout, size)`.
+pub fn sigtimedwait(thread: &Thread, args: Args) -> isize {
+    let [set, info, _, size, ..] = args;
+    let take = || {
+        is_set_size(size)?;
+        let wanted = memory::read::<SigSet>(set)?;
+        let Some(held) = thread.held.take(wanted) else { return Ok(None) };
+        if info != 0 {
+            memory::write_bytes(info, &held.bytes())?;
+        }
+        Ok(Some(held.signal as isize))
+    };
+    match take() {
+        Ok(Some(signal)) => signal,
+        Ok(None) => filtered(Sysno::rt_sigtimedwait as usize, args, 0, size),
+        Err(error) => error,
+    }
+}
+
+/// Whether a signal that is held ends a call during which `mask` is blocked, before it waits.
+fn comes(thread: &Thread, mask: SigSet) -> bool {
+    let wanted = SigSet(!mask.0);
+    if thread.held.signals().0 & wanted.0 == 0 {
+        return false;
+    }
+    signal::block(SigSet::ALL.real());
+    // Another one that is deferred already keeps the call from being made.
+    let held = if thread.has_deferred() { None } else { thread.held.take(wanted) };
+    let Some(info) = held else { return false };
+    thread.defer_here(Deferred { info, temporary: Some(mask) });
+    true
 }
 
 /// A call during which another set is blocked, if it is given one.
@@ -56,6 +104,9 @@ pub fn during(thread: &Thread, number: usize, mut args: Args, at: At, size: usiz
         Ok(mask) => SigSet(mask.0 & SigSet::ALL.0),
         Err(error) => return error,
     };
+    if comes(thread, mask) {
+        return error(EINTR);
+    }
     let real = mask.real();
     args[at.0] = &raw const real as usize;
     thread.temporary.set(Some(mask));
@@ -82,6 +133,9 @@ pub fn during_select(thread: &Thread, number: usize, mut args: Args) -> isize {
             Ok(mask) => SigSet(mask.0 & SigSet::ALL.0),
             Err(error) => return error,
         };
+        if comes(thread, mask) {
+            return error(EINTR);
+        }
         real = mask.real();
         given[0] = &raw const real as usize;
         thread.temporary.set(Some(mask));

@@ -44,6 +44,24 @@ pub fn write_bytes(to: usize, bytes: &[u8]) -> Result<(), isize> {
     if written == Ok(bytes.len()) { Ok(()) } else { Err(error(EFAULT)) }
 }
 
+/// Writes two pieces to the program's stack, the lower one first.
+///
+/// # Errors
+/// `EFAULT`.
+pub fn write_to_stack(pieces: [(usize, &[u8]); 2]) -> Result<(), isize> {
+    let here = pieces.map(|(_, piece)| Piece { at: piece.as_ptr() as usize, len: piece.len() });
+    let there = pieces.map(|(at, piece)| Piece { at, len: piece.len() });
+    let len = pieces.iter().map(|(_, piece)| piece.len()).sum();
+    // SAFETY: what is below a stack's pointer is for whoever puts something there.
+    let write = || unsafe {
+        own!(process_vm_writev, own_tid(), here.as_ptr(), 2, there.as_ptr(), 2, 0) == Ok(len)
+    };
+    // A stack grows for whoever writes to it, but not for that call: so another one does.
+    // SAFETY: changes nothing but 8 bytes of the first piece's place.
+    let grows = || unsafe { own!(rt_sigprocmask, 0, 0, pieces[0].0, size_of::<u64>()) }.is_ok();
+    if write() || (grows() && write()) { Ok(()) } else { Err(error(EFAULT)) }
+}
+
 /// Reads a value of which any bytes are one.
 ///
 /// # Errors

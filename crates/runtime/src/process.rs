@@ -85,7 +85,12 @@ impl Process {
     pub fn deliver(&self, signal: u32) -> Action {
         self.with(signal, |action| {
             let once = action.is_handled() && action.flags & SA_RESETHAND as usize != 0;
-            if once { core::mem::replace(action, Action::DEFAULT) } else { *action }
+            let now = *action;
+            if once {
+                // Its flags stay.
+                action.handler = SIG_DFL;
+            }
+            now
         })
     }
 

@@ -28,7 +28,7 @@ use crate::process::{Action, FIRST, SIG_DFL};
 use crate::sigset::SigSet;
 use crate::sys::{behind_guest, error, not_entered};
 use crate::thread::{Slot, Thread};
-use crate::{dispatch, memory, own, record, seccomp, site};
+use crate::{dispatch, held, memory, own, record, seccomp, site};
 
 /// `si_code` of the SIGSYS with which the kernel reports a system call.
 const SYS_USER_DISPATCH: i32 = 2;
@@ -36,7 +36,7 @@ const SYS_USER_DISPATCH: i32 = 2;
 const SYS_SECCOMP: i32 = 1;
 
 /// `si_code` of what an `int3` comes to.
-const SI_KERNEL: i32 = 0x80;
+pub const SI_KERNEL: i32 = 0x80;
 
 /// What a call returns that a signal has interrupted.
 const INTERRUPTED: usize = error(linux_raw_sys::errno::EINTR).cast_unsigned();
@@ -254,17 +254,26 @@ unsafe extern "C" fn late(context: *mut Context) {
     let thread = Thread::current();
     // SAFETY: the context that `steadfast_back` was called with.
     let context = unsafe { &mut *context };
+    // Those that are otherwise never blocked as well: a replay delivers one behind a call.
+    block_all();
     if let Some(deferred) = thread.take_deferred() {
         if thread.process().action(deferred.info.signal.cast_unsigned()).is_handled() {
             record::delivered(thread, &deferred);
         }
         deliver(thread, context, &deferred.info, deferred.temporary);
+        thread.held.release(thread.mask.get());
     }
 }
 
 /// Lets `context`, which is the program's, go on in the program's handler.
 fn deliver(thread: &Thread, context: &mut Context, info: &SigInfo, temporary: Option<SigSet>) {
     let signal = info.signal.cast_unsigned();
+    if thread.held.holds(info, temporary.unwrap_or(thread.mask.get())) {
+        context.mask = thread.mask.get().real();
+        return;
+    }
+    // In a replay: it was held until now.
+    let _no_more = thread.held.take(SigSet::default().with(signal));
     let action = thread.process().deliver(signal);
     if !action.is_handled() {
         // Another thread has changed its mind meanwhile, or it is a SIGSYS that nobody handles.
@@ -275,7 +284,7 @@ fn deliver(thread: &Thread, context: &mut Context, info: &SigInfo, temporary: Op
         return;
     }
     if action.flags & SA_RESETHAND as usize != 0 {
-        let _same = tell_about(signal, &Action::DEFAULT);
+        let _same = tell_about(signal, &Action { handler: SIG_DFL, ..action });
     }
     let (sp, altstack) = (context.registers.rsp, thread.altstack.get());
     let enters = action.flags & SA_ONSTACK as usize != 0
@@ -286,14 +295,17 @@ fn deliver(thread: &Thread, context: &mut Context, info: &SigInfo, temporary: Op
     let needed = unsafe { context.pushed_len() };
     let room = !(enters || altstack.is_under(sp)) || top - needed >= altstack.sp;
     if !room || action.flags & SA_RESTORER == 0 {
-        die(SIGSEGV);
+        return no_room(thread, context, signal, temporary);
     }
     let own = context.stack;
     context.stack = altstack;
     context.mask = thread.mask.get();
     // SAFETY: the program's stack, or the one that it has named.
-    unsafe { context.push(top, action.restorer, action.handler, info) };
+    let pushed = unsafe { context.push(top, action.restorer, action.handler, info) };
     context.stack = own;
+    if pushed.is_err() {
+        return no_room(thread, context, signal, temporary);
+    }
     if altstack.flags & SS_AUTODISARM != 0 {
         thread.altstack.set(AltStack::NONE);
     }
@@ -306,16 +318,21 @@ fn deliver(thread: &Thread, context: &mut Context, info: &SigInfo, temporary: Op
     context.mask = mask.real();
 }
 
+/// There is no stack for a handler: that is a fault, and may have a handler with another stack.
+fn no_room(thread: &Thread, context: &mut Context, signal: u32, temporary: Option<SigSet>) {
+    let is_blocked = thread.mask.get().contains(SIGSEGV);
+    if signal == SIGSEGV || is_blocked || !thread.process().action(SIGSEGV).is_handled() {
+        die(SIGSEGV);
+    }
+    deliver(thread, context, &SigInfo::of_kernel(SIGSEGV), temporary);
+}
+
 /// Has the kernel do what it does by default, once signals are not blocked any more.
 fn again(signal: u32, info: &SigInfo) {
     if tell(signal, &Action::DEFAULT).is_err() {
         return;
     }
-    // SAFETY: to the calling thread itself.
-    unsafe {
-        let (pid, tid) = (own!(getpid).unwrap_or(0), own!(gettid).unwrap_or(0));
-        let _sent = own!(rt_tgsigqueueinfo, pid, tid, signal, core::ptr::from_ref(info));
-    }
+    held::send(info);
 }
 
 /// Ends the process the way this signal does when nobody handles it.

@@ -68,7 +68,9 @@ const fn fast() -> [AtomicU8; NUMBERS] {
     while number < NUMBERS {
         if let Some(name) = Sysno::new(number) {
             let how = match name {
-                Sysno::close => NOT_THE_IMAGE,
+                Sysno::close | Sysno::fstat | Sysno::newfstatat | Sysno::fcntl | Sysno::dup => {
+                    NOT_THE_IMAGE
+                }
                 Sysno::epoll_pwait | Sysno::epoll_pwait2 => WITHOUT_FIFTH,
                 Sysno::ppoll => WITHOUT_FOURTH,
                 Sysno::open | Sysno::openat => AS_IT_IS,

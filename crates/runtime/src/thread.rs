@@ -21,6 +21,7 @@ use linux_raw_sys::general::{
 use linux_raw_sys::general::{PROT_READ, PROT_WRITE};
 
 use crate::frame::{AltStack, SigInfo};
+use crate::held::Held;
 use crate::layout::{PAGE, SLOTS};
 use crate::lock::Lock;
 use crate::memory;
@@ -58,12 +59,14 @@ pub struct Thread {
     /// The runtime's descriptor, for `steadfast_site`, which asks nobody.
     pub image_fd: Cell<i32>,
     /// A signal that came while the runtime was at work. All signals are blocked from then on until
-    /// the thread returns to the program, so there is never a second one.
+    /// the thread returns to the program, so there is never a second one but of those that can be held.
     signal: UnsafeCell<Deferred>,
     /// What the program believes to be blocked.
     pub mask: Cell<SigSet>,
     /// What is blocked instead during the call that is being made (`ppoll` and its like).
     pub temporary: Cell<Option<SigSet>>,
+    /// Signals that it blocks and the kernel does not.
+    pub held: Held,
     /// The program's alternate stack. The kernel's is the slot's.
     pub altstack: Cell<AltStack>,
     /// Handlers of signals, and what else is one process's.
@@ -290,6 +293,9 @@ impl Thread {
     /// Keeps a signal for later, which has interrupted the waiting of a call or not. By the signal
     /// handler alone.
     pub fn defer(&self, info: SigInfo, interrupted: bool) {
+        if self.has_deferred() && self.held.holds(&info, SigSet::ALL) {
+            return;
+        }
         assert_eq!(self.deferred.load(Relaxed), 0, "all signals are blocked while one waits");
         // SAFETY: only this thread's handler writes here, and none nests in it.
         unsafe {
@@ -299,8 +305,9 @@ impl Thread {
         self.deferred.store(1, Release);
     }
 
-    /// Has the thread find a signal on its way back to the program. All signals must be blocked.
-    pub fn defer_replayed(&self, deferred: Deferred) {
+    /// Has the thread find a signal on its way back to the program that nobody has sent just now. All
+    /// signals must be blocked.
+    pub fn defer_here(&self, deferred: Deferred) {
         assert_eq!(self.deferred.load(Relaxed), 0, "one signal is delivered at a time");
         // SAFETY: no handler runs while signals are blocked.
         unsafe { *self.signal.get() = deferred };

@@ -31,6 +31,11 @@ fn signals_are_handled() {
 }
 
 #[test]
+fn signals_that_the_runtime_needs() {
+    both_ways("held", &[]);
+}
+
+#[test]
 fn a_signal_at_every_instruction_of_a_call() {
     both_ways("steps", &[]);
 }
@@ -54,6 +59,11 @@ fn threads() {
 fn processes_and_what_they_execute() {
     let folder = tempfile::tempdir().unwrap();
     both_ways("processes", &[folder.path().to_str().unwrap()]);
+}
+
+#[test]
+fn calls_that_cannot_be_made() {
+    both_ways("mistakes", &[]);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use demo::find;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::guests::Linked;
 use crate::guests::serving::{CLIENTS, Running, at_once, free_port, listens, printed, until};
+use crate::guests::{self, Linked};
 use crate::{Case, replays, steadfast};
 use tempfile::TempDir;
 
@@ -83,6 +83,19 @@ fn what_the_runtime_needs_as_well() {
 #[test]
 fn memory_that_is_not_there() {
     both_ways("nowhere");
+}
+
+/// Signals that the runtime needs as well, and calls that fail: what is seen is not another thing than ever.
+#[test]
+fn what_passes_through_is_recorded() {
+    for name in ["held", "mistakes"] {
+        for linked in [Linked::Dynamically, Linked::Statically] {
+            let guest = guests::guest("passthrough", name, linked);
+            let as_it_is = Command::new(&guest).output().unwrap();
+            let seen = again_and_again(&Case::of(guest, &[]), 0);
+            assert_eq!(seen, String::from_utf8_lossy(&as_it_is.stdout));
+        }
+    }
 }
 
 /// Processes that are killed between two calls, or by their own: others go on.

@@ -507,7 +507,7 @@ impl Engine {
         }
         signal::block(SigSet::ALL.real());
         let temporary = signal.temporary.map(SigSet);
-        thread.defer_replayed(Deferred { info: SigInfo::of_bytes(payload), temporary });
+        thread.defer_here(Deferred { info: SigInfo::of_bytes(payload), temporary });
         self.go_on(head, place);
         true
     }

@@ -86,11 +86,13 @@ fn set_mode(mode: u8) {
     site::enter(is_on());
 }
 
-fn is_recording() -> bool {
+/// Whether what the program does is written down.
+pub fn is_recording() -> bool {
     MODE.load(Relaxed) == RECORD
 }
 
-fn is_replaying() -> bool {
+/// Whether it is answered from what was written down.
+pub fn is_replaying() -> bool {
     MODE.load(Relaxed) == REPLAY
 }
 

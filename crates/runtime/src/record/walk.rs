@@ -23,6 +23,7 @@ use super::{command, ids, long, processors};
 use crate::birth::{self, Makes};
 use crate::dispatch::{self, Outcome, before_signals};
 use crate::frame::Context;
+use crate::sigset::SigSet;
 use crate::sys::{Args, NOT_MADE, checked, error};
 use crate::thread::Thread;
 use crate::{memory, own, robust};
@@ -61,7 +62,7 @@ fn plan(name: Sysno, entry: &Entry, args: &Args) -> Plan {
         Sysno::clone | Sysno::clone3 | Sysno::fork | Sysno::vfork => {
             return match birth::makes(name, *args) {
                 Makes::Other => ENDS,
-                Makes::Thread | Makes::Process => Plan::of(Class::Repeat),
+                Makes::Thread | Makes::Process | Makes::Nothing => Plan::of(Class::Repeat),
             };
         }
         Sysno::mmap => return command::mmap(args),
@@ -541,6 +542,11 @@ impl Of {
             self.bury(result);
         }
         self.follow(result);
+        if self.name == Sysno::rt_sigtimedwait
+            && let Ok(signal) = checked(result)
+        {
+            let _no_more = thread.held.take(SigSet::default().with(signal as u32));
+        }
         engine::timers().follow(self.name, &self.args);
         turn.engine().go_on(Head::Call(recorded), place);
         if let Some(child) = thread.vforked.take() {

@@ -1,6 +1,7 @@
 /* What is the runtime's own: programs find neither it nor its absence. */
 #include "guest.h"
 #include <linux/close_range.h>
+#include <sys/stat.h>
 
 static void can_execute(void)
 {
@@ -14,8 +15,14 @@ int main(void)
 	/* Nothing above the standard descriptors, as far as a program can tell. */
 	for (int fd = 3; fd < 2000; fd++)
 		close(fd);
-	for (int fd = 3; fd < 2000; fd++)
+	for (int fd = 3; fd < 2000; fd++) {
+		struct stat found;
 		MUST(close(fd) == -1 && errno == EBADF);
+		MUST(fstat(fd, &found) == -1 && errno == EBADF);
+		MUST(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
+		MUST(dup(fd) == -1 && errno == EBADF);
+		MUST(dup2(fd, fd == 3 ? 4 : 3) == -1 && errno == EBADF);
+	}
 	can_execute();
 	MUST(close_range(3, ~0U, 0) == 0);
 	can_execute();
