@@ -5,7 +5,7 @@
 #   tools/deps.sh run       also the servers and clients of the demo and the tests
 #
 # Servers whose Debian packages would start a system service are not installed: their files are
-# unpacked below target/servers and run from there.
+# unpacked below target/servers and run from there. So are the tests of Python.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -60,7 +60,7 @@ unpack() {
   update
   mapfile -t libraries < <(apt-cache depends "$package" | sed -nE '/-tools$/d; s/^ *Depends: (lib.*|.*-libs)$/\1/p')
   install "${libraries[@]}"
-  say "unpacking $package (not installed: its package would start a service)"
+  say "unpacking $package, which is not installed"
   mkdir -p target/servers
   local work
   work=$(mktemp -d)
@@ -86,4 +86,6 @@ if [ "$what" = run ]; then
   # As the package would: sshd gives up its rights for this user's.
   id sshd >/dev/null 2>&1 ||
     "${sudo[@]}" useradd --system --no-create-home --home-dir /run/sshd --shell /usr/sbin/nologin sshd
+  python=$(/usr/bin/python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+  unpack "lib$python-testsuite" "usr/lib/$python/test"
 fi

@@ -6,6 +6,7 @@
 //! is started by the guest `prove`, whose filter kills whoever makes a call elsewhere.
 
 mod behaviours;
+mod collections;
 #[path = "../guests/mod.rs"]
 mod guests;
 mod servers;
