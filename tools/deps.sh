@@ -65,7 +65,7 @@ unpack() {
   local work
   work=$(mktemp -d)
   chmod 755 "$work"
-  (cd "$work" && apt-get download -qq "$package" && dpkg-deb -x "$package"_*.deb root)
+  (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$package" && dpkg-deb -x "$package"_*.deb root)
   cp -a "$work/root/." target/servers/
   rm -rf "$work"
   [ -x "target/servers/$file" ] || {

@@ -42,8 +42,8 @@ pub fn reported(thread: &'static Thread, info: &SigInfo, context: &mut Context) 
     }
     let site = site::reported(context);
     let outcome = match record::is_on() {
-        true => record::call(thread, number as usize, args, context),
-        false => call(thread, number as usize, args, context),
+        true => record::call(thread, number as usize, &args, context),
+        false => call(thread, number as usize, &args, context),
     };
     match outcome {
         // The kernel has left the number in `rax`: the call is made once more, behind the handler of the
@@ -135,13 +135,13 @@ pub const fn is_made_as_it_is(name: Sysno) -> bool {
 }
 
 /// Makes a call, as it is or in the runtime's own way.
-pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
-    let [a, b, c, d, _, f] = args;
+pub fn call(thread: &'static Thread, number: usize, args: &Args, context: &mut Context) -> Outcome {
+    let &[a, b, c, d, _, f] = args;
     if let Some(name) = Sysno::new(number).filter(|_| record::is_over()) {
         if let Some(told) = record::ids::answer(thread, name) {
             return Outcome::Value(told);
         } else if record::ids::takes(name) {
-            let Outcome::Value(result) = record::ids::given(name, args, |args| made(number, args))
+            let Outcome::Value(result) = record::ids::given(name, *args, |args| made(number, args))
             else {
                 unreachable!("such calls return")
             };
@@ -152,18 +152,18 @@ pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Co
         Some(name) if !is_made_as_it_is(name) => name,
         Some(name) if vdso::is_asked(context.registers.rip) => {
             // SAFETY: it says what time it is, or where the thread runs, and no filter of the program's is asked.
-            return Outcome::Value(unsafe { sys::own(name, args) });
+            return Outcome::Value(unsafe { sys::own(name, *args) });
         }
-        _ => return made(number, &args),
+        _ => return made(number, args),
     };
     let value = match name {
         // Threads, processes, programs.
         Sysno::clone | Sysno::clone3 | Sysno::fork | Sysno::vfork => {
-            birth::make(thread, name, args, context)
+            birth::make(thread, name, *args, context)
         }
         Sysno::execve => exec::execve(thread, AT_FDCWD, a, b, c, 0),
         Sysno::execveat => exec::execve(thread, a as i32, b, c, d, args[4] as u32),
-        Sysno::exit => return exit(thread, &args),
+        Sysno::exit => return exit(thread, args),
         Sysno::set_tid_address if record::is_on() => {
             thread.clear_word.set(a);
             return made(number, &[0; 6]);
@@ -171,28 +171,28 @@ pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Co
         Sysno::set_robust_list if record::is_on() => {
             // The kernel knows it too, for a thread that is killed.
             thread.robust.set(a);
-            return made(number, &args);
+            return made(number, args);
         }
         // Signals.
         Sysno::rt_sigreturn => return handlers::sigreturn(thread, context),
         Sysno::rt_sigaction => handlers::sigaction(thread, a, b, c, d),
         Sysno::sigaltstack => altstack::set(thread, a, b, context.registers.rsp),
         Sysno::rt_sigprocmask => masks::sigprocmask(thread, a, b, c, d, context),
-        Sysno::rt_sigsuspend => masks::during(thread, number, args, masks::At(0), b),
-        Sysno::ppoll => masks::during(thread, number, args, masks::At(3), args[4]),
+        Sysno::rt_sigsuspend => masks::during(thread, number, *args, masks::At(0), b),
+        Sysno::ppoll => masks::during(thread, number, *args, masks::At(3), args[4]),
         Sysno::epoll_pwait | Sysno::epoll_pwait2 => {
-            masks::during(thread, number, args, masks::At(4), f)
+            masks::during(thread, number, *args, masks::At(4), f)
         }
-        Sysno::pselect6 => masks::during_select(thread, number, args),
-        Sysno::rt_sigtimedwait => masks::sigtimedwait(thread, args),
-        Sysno::rt_sigpending => masks::sigpending(thread, args),
-        Sysno::signalfd | Sysno::signalfd4 => masks::filtered(number, args, 1, c),
+        Sysno::pselect6 => masks::during_select(thread, number, *args),
+        Sysno::rt_sigtimedwait => masks::sigtimedwait(thread, *args),
+        Sysno::rt_sigpending => masks::sigpending(thread, *args),
+        Sysno::signalfd | Sysno::signalfd4 => masks::filtered(number, *args, 1, c),
         // The runtime's descriptor.
         name if fds::TOLD.contains(&name) && fds::is_own(thread, a) => error(EBADF),
         Sysno::dup2 | Sysno::dup3 if fds::is_own(thread, a) => error(EBADF),
         Sysno::dup2 | Sysno::dup3 => {
             fds::make_room(thread, b);
-            return made(number, &args);
+            return made(number, args);
         }
         Sysno::close_range => fds::close_range(thread, a, b, c),
         // The runtime's memory.
@@ -205,17 +205,17 @@ pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Co
         Sysno::mremap if is_own(a, b) || (d & 2 != 0 && is_own(args[4], c)) => EINVAL,
         // What belongs to the runtime alone.
         Sysno::prctl if a == PR_SET_SYSCALL_USER_DISPATCH => EINVAL,
-        Sysno::prctl if a == PR_SET_SECCOMP => seccomp::prctl(thread, number, args),
-        Sysno::seccomp => seccomp::seccomp(thread, number, args),
+        Sysno::prctl if a == PR_SET_SECCOMP => seccomp::prctl(thread, number, *args),
+        Sysno::seccomp => seccomp::seccomp(thread, number, *args),
         Sysno::arch_prctl if a == ARCH_SET_GS || a == ARCH_GET_GS => error(EPERM),
         // What no recording could follow. Programs do without it.
         name if systable::entry(name).is_absent() => error(ENOSYS),
         // What is executed, if the kernel does not know it.
-        Sysno::open if exe::is_own(a) => return made(number, &exe::instead(args, 0)),
-        Sysno::openat if exe::is_own(b) => return made(number, &exe::instead(args, 1)),
+        Sysno::open if exe::is_own(a) => return made(number, &exe::instead(*args, 0)),
+        Sysno::openat if exe::is_own(b) => return made(number, &exe::instead(*args, 1)),
         Sysno::readlink if exe::is_own(a) => exe::readlink(b, c),
         Sysno::readlinkat if exe::is_own(b) => exe::readlink(c, d),
-        _ => return made(number, &args),
+        _ => return made(number, args),
     };
     Outcome::Value(value)
 }

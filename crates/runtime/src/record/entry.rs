@@ -159,7 +159,7 @@ unsafe extern "C" fn entered(context: *mut Context) -> isize {
     {
         return answer;
     }
-    match super::call(thread, number, args, context) {
+    match super::call(thread, number, &args, context) {
         Outcome::Value(value) => value,
         Outcome::Context => unreachable!("such calls are reported"),
     }

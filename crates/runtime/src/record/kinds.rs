@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_FDCWD, F_GETPIPE_SZ, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE,
-    PROT_READ, PROT_WRITE, STATX_MNT_ID_UNIQUE, STATX_TYPE, statfs, statx,
+    PROT_READ, PROT_WRITE, STATX_MNT_ID_UNIQUE, STATX_TYPE, stat, statfs, statx,
 };
 use systable::Sysno;
 
@@ -32,6 +32,9 @@ pub enum Kind {
     Socket,
     /// A connection that it has accepted.
     Connection,
+    /// Something that was opened by its path. What it is is found out when it matters, and is never this: see
+    /// [`of`].
+    Opened,
 }
 
 /// For each descriptor.
@@ -97,8 +100,20 @@ pub fn forget_table(child: &Thread) {
 
 /// What a descriptor is.
 pub fn of(fd: usize) -> Kind {
-    let kind = table().get(fd as u32 as usize).map_or(0, |kind| kind.load(Relaxed));
-    let all = [Kind::World, Kind::File, Kind::Inside, Kind::Socket, Kind::Connection];
+    let fd = fd as u32 as usize;
+    match known(fd) {
+        Kind::Opened => {
+            let kind = of_path(fd);
+            set(fd, kind);
+            kind
+        }
+        kind => kind,
+    }
+}
+
+fn known(fd: usize) -> Kind {
+    let kind = table().get(fd).map_or(0, |kind| kind.load(Relaxed));
+    let all = [Kind::World, Kind::File, Kind::Inside, Kind::Socket, Kind::Connection, Kind::Opened];
     all[usize::from(kind)]
 }
 
@@ -179,7 +194,9 @@ fn own_descriptor(path: &[u8]) -> Option<usize> {
 pub fn follow(name: Sysno, args: &Args, result: usize) -> bool {
     use Sysno::*;
     let kind = match name {
-        name if opens(name) => of_path(result),
+        name if opens(name) => Kind::Opened,
+        fstat => return learn(args[0], args[1]),
+        newfstatat if is_of_descriptor(args) => return learn(args[0], args[2]),
         memfd_create => Kind::File,
         socket => Kind::Socket,
         accept | accept4 => Kind::Connection,
@@ -245,11 +262,37 @@ pub fn socket_option(fd: usize, option: usize) -> Option<u32> {
     asked.is_ok().then_some(value)
 }
 
-/// Of something that was opened by its path.
-fn of_path(fd: usize) -> Kind {
+/// The program has asked what it has opened: often all there is to know of it. (Follows it, in any case.)
+fn learn(fd: usize, at: usize) -> bool {
+    if known(fd as u32 as usize) == Kind::Opened {
+        // SAFETY: the kernel has written it a moment ago.
+        let stat = unsafe { (at as *const stat).read_unaligned() };
+        // What is on a disk is not made up.
+        let is_on_disk = stat.st_dev >> 8 & 0xfff != 0;
+        if is_on_disk && is_file(stat.st_mode as u16) {
+            set(fd as u32 as usize, Kind::File);
+        }
+    }
+    true
+}
+
+/// `newfstatat` that has succeeded: whether it was about the descriptor itself.
+fn is_of_descriptor(args: &Args) -> bool {
+    let path = args[1] as *const u8;
+    // SAFETY: the kernel has read it a moment ago.
+    args[3] & AT_EMPTY_PATH as usize != 0 && (path.is_null() || unsafe { path.read() } == 0)
+}
+
+/// Whether it is one, or a folder.
+fn is_file(mode: u16) -> bool {
     const S_IFMT: u16 = 0o170_000;
     const S_IFREG: u16 = 0o100_000;
     const S_IFDIR: u16 = 0o040_000;
+    [S_IFREG, S_IFDIR].contains(&(mode & S_IFMT))
+}
+
+/// Of something that was opened by its path.
+fn of_path(fd: usize) -> Kind {
     // SAFETY: integers, of which zero is one; the kernel writes one.
     let (stat, asked) = unsafe {
         let mut stat: statx = zeroed();
@@ -257,9 +300,12 @@ fn of_path(fd: usize) -> Kind {
         let asked = own!(statx, fd, c"".as_ptr(), AT_EMPTY_PATH, what, &raw mut stat);
         (stat, asked)
     };
-    let is_file = [S_IFREG, S_IFDIR].contains(&(stat.stx_mode & S_IFMT));
     let mount = if stat.stx_mask & STATX_MNT_ID_UNIQUE == 0 { 0 } else { stat.stx_mnt_id };
-    if asked.is_ok() && is_file && is_real(fd, mount) { Kind::File } else { Kind::World }
+    if asked.is_ok() && is_file(stat.stx_mode) && is_real(fd, mount) {
+        Kind::File
+    } else {
+        Kind::World
+    }
 }
 
 /// Whether a file is not made up. Its mount has a number that no other one ever gets; 0: that is not known.

@@ -44,7 +44,7 @@ impl Progress {
     }
 }
 
-impl Of {
+impl Of<'_> {
     pub(super) fn record_long(
         &self,
         turn: &mut Turn,
@@ -54,7 +54,7 @@ impl Of {
         let events = linux_raw_sys::general::POLLOUT;
         let mut progress = Progress { done: 0, len: self.args[2] };
         loop {
-            let stopped = waits::until_ready(turn, thread, self.name, &self.args, events);
+            let stopped = waits::until_ready(turn, thread, self.name, self.args, events);
             if stopped == Some(NOT_MADE) && progress.done == 0 {
                 thread.not_made.set(true);
                 return Outcome::Value(NOT_MADE);
@@ -65,7 +65,7 @@ impl Of {
                 Some(error) => error,
                 None => {
                     turns().makes(args.0);
-                    let made = turn.during(|| dispatch::call(thread, args.0, args.1, context));
+                    let made = turn.during(|| dispatch::call(thread, args.0, &args.1, context));
                     let Outcome::Value(result) = made else { unreachable!("it returns") };
                     // A signal has come a moment before.
                     if result == NOT_MADE {
@@ -112,7 +112,7 @@ impl Of {
             if turn.is_over() || turn.stops() {
                 // What is left is written for real.
                 let (number, args) = self.piece(&progress, progress.len - progress.done);
-                let Outcome::Value(rest) = dispatch::call(thread, number, args, context) else {
+                let Outcome::Value(rest) = dispatch::call(thread, number, &args, context) else {
                     unreachable!("it returns")
                 };
                 return Outcome::Value(match rest {
@@ -125,7 +125,7 @@ impl Of {
             let result = recorded.result as isize;
             if result > 0 {
                 let (number, args) = self.piece(&progress, result.cast_unsigned());
-                let Outcome::Value(now) = dispatch::call(thread, number, args, context) else {
+                let Outcome::Value(now) = dispatch::call(thread, number, &args, context) else {
                     unreachable!("it returns")
                 };
                 if now != result {
@@ -149,7 +149,7 @@ impl Of {
 
     /// The call that writes the next piece.
     fn piece(&self, progress: &Progress, len: usize) -> (usize, crate::sys::Args) {
-        let mut args = self.args;
+        let mut args = *self.args;
         args[1] += progress.done;
         args[2] = len;
         (self.number(), args)

@@ -187,7 +187,7 @@ fn keep_voice(above: usize) {
 }
 
 /// A system call of a program that is, or was, recorded or replayed.
-pub fn call(thread: &'static Thread, number: usize, args: Args, context: &mut Context) -> Outcome {
+pub fn call(thread: &'static Thread, number: usize, args: &Args, context: &mut Context) -> Outcome {
     match Turn::enter(thread) {
         Some(turn) => walk::call(turn, thread, number, args, context),
         None => dispatch::call(thread, number, args, context),

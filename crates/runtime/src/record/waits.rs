@@ -31,10 +31,10 @@ pub const PIPE_BUF: usize = 4096;
 /// What such a call may wait for.
 pub fn of(name: Sysno, class: Class, args: &Args) -> Wait {
     use Sysno::*;
-    let is_inside = kinds::of(args[0]) == Kind::Inside;
+    let is_inside = || kinds::of(args[0]) == Kind::Inside;
     match name {
-        read | readv | recvfrom | recvmsg if is_inside => Wait::Inside(POLLIN),
-        write | writev | sendto | sendmsg if is_inside => Wait::Inside(POLLOUT),
+        read | readv | recvfrom | recvmsg if is_inside() => Wait::Inside(POLLIN),
+        write | writev | sendto | sendmsg if is_inside() => Wait::Inside(POLLOUT),
         read | readv | preadv2 | recvfrom | recvmsg | accept | accept4 | connect | write
         | writev | pwritev2 | sendto | sendmsg | sendfile | mq_timedsend | mq_timedreceive
             if class != Class::Execute =>

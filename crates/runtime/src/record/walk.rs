@@ -150,7 +150,7 @@ pub fn call(
     turn: Turn,
     thread: &'static Thread,
     number: usize,
-    args: Args,
+    args: &Args,
     context: &mut Context,
 ) -> Outcome {
     let Some(name) = Sysno::new(number) else {
@@ -158,7 +158,7 @@ pub fn call(
         return unrecorded(turn, thread, number, args, context);
     };
     let entry = systable::entry(name);
-    let plan = plan(name, entry, &args);
+    let plan = plan(name, entry, args);
     let of = Of { name, entry, plan, args };
     match (super::is_recording(), plan.is_recorded()) {
         (_, false) => unrecorded(turn, thread, number, args, context),
@@ -172,7 +172,7 @@ fn unrecorded(
     mut turn: Turn,
     thread: &'static Thread,
     number: usize,
-    args: Args,
+    args: &Args,
     context: &mut Context,
 ) -> Outcome {
     let replays = !super::is_recording();
@@ -190,14 +190,14 @@ fn unrecorded(
 }
 
 /// A call, and what there is to know of it.
-pub(super) struct Of {
+pub(super) struct Of<'a> {
     pub(super) name: Sysno,
     entry: &'static Entry,
     plan: Plan,
-    pub(super) args: Args,
+    pub(super) args: &'a Args,
 }
 
-impl Of {
+impl Of<'_> {
     pub(super) fn number(&self) -> usize {
         self.name as usize
     }
@@ -213,7 +213,7 @@ impl Of {
 
     fn wait(&self) -> Wait {
         match turns().are_shared() {
-            true => waits::of(self.name, self.plan.class, &self.args),
+            true => waits::of(self.name, self.plan.class, self.args),
             false => Wait::No,
         }
     }
@@ -238,7 +238,7 @@ impl Of {
         if self.is_long() {
             return self.record_long(&mut turn, thread, context);
         }
-        let given = Given::read(self.entry, &self.args);
+        let given = Given::read(self.entry, self.args);
         // Others have yet to know of it if this process is killed before there is a record.
         let makes = || {
             if self.is_repeated() {
@@ -248,7 +248,7 @@ impl Of {
         let outcome = match self.wait() {
             Wait::Apart => turn.apart(|| self.make(thread, context)),
             Wait::Inside(events) => {
-                match waits::until_ready(&mut turn, thread, self.name, &self.args, events) {
+                match waits::until_ready(&mut turn, thread, self.name, self.args, events) {
                     Some(instead) => Outcome::Value(instead),
                     None => {
                         makes();
@@ -284,19 +284,19 @@ impl Of {
             turn.end(self.refused());
             return outcome;
         }
-        let followed = checked(result).is_err()
-            || kinds::follow(self.name, &self.args, result.cast_unsigned());
+        let followed =
+            checked(result).is_err() || kinds::follow(self.name, self.args, result.cast_unsigned());
         if self.is_buried(result) {
             let pid = self.waited_for(result);
             turns().bury(|real, _| real.process == pid);
         }
-        if waits::tells_of_ends(self.name, &self.args, result) {
+        if waits::tells_of_ends(self.name, self.args, result) {
             turn.finds_killed();
         }
         if turn.is_over() {
             return outcome;
         }
-        processors::leave_one(self.name, &self.args, result);
+        processors::leave_one(self.name, self.args, result);
         self.write_down(&mut turn, result, &given);
         wait_for_vforked(&mut turn, thread);
         if !turn.is_over() && !followed {
@@ -313,7 +313,7 @@ impl Of {
             let (number, digest) = (self.number() as u16, self.digest());
             Head::Call(Call { number, digest, result: result as i64, payload })
         };
-        match kept(self.name, self.entry, self.plan.class, &self.args) {
+        match kept(self.name, self.entry, self.plan.class, self.args) {
             Kept::Nothing => turn.append(&call(Payload::Nothing), 0, |_| {}),
             Kept::Hash => turn.append(&call(self.hash(result)), 0, |_| {}),
             Kept::Written => {
@@ -383,7 +383,7 @@ impl Of {
     fn is_long(&self) -> bool {
         self.plan.class == Class::Execute
             && matches!(self.wait(), Wait::Inside(_))
-            && waits::is_too_long(self.name, &self.args)
+            && waits::is_too_long(self.name, self.args)
     }
 
     fn exits(&self) -> bool {
@@ -444,7 +444,7 @@ impl Of {
         if self.is_long() {
             return self.replay_long(&mut turn, thread, context);
         }
-        let given = Given::read(self.entry, &self.args);
+        let given = Given::read(self.entry, self.args);
         if self.wait() != Wait::No {
             turn.gives_way(Left::Before);
         }
@@ -547,7 +547,7 @@ impl Of {
         {
             let _no_more = thread.held.take(SigSet::default().with(signal as u32));
         }
-        engine::timers().follow(self.name, &self.args);
+        engine::timers().follow(self.name, self.args);
         turn.engine().go_on(Head::Call(recorded), place);
         if let Some(child) = thread.vforked.take() {
             turn.must_give_way();
@@ -583,7 +583,7 @@ impl Of {
     /// Behind the end of a recording.
     fn make_for_real(&self, thread: &'static Thread, context: &mut Context) -> Outcome {
         // Who was to wake it may have done so, as far as it knows.
-        let has_been_awaited = turns().are_shared() && waits::is_futex_wait(self.name, &self.args);
+        let has_been_awaited = turns().are_shared() && waits::is_futex_wait(self.name, self.args);
         if has_been_awaited { Outcome::Value(0) } else { self.make(thread, context) }
     }
 
@@ -609,20 +609,20 @@ impl Of {
         let result = recorded.result as isize;
         if let Wait::Inside(events) = self.wait()
             && result >= 0
-            && waits::would_wait(self.name, &self.args, events)
+            && waits::would_wait(self.name, self.args, events)
         {
             self.differs(turn, &Difference::Waits, context);
         }
         let args = self.as_recorded(result);
         turn.engine().told = makes_one(self.name).then_some(result as i32);
-        let made = |args: &Args| dispatch::call(thread, self.number(), *args, context);
+        let made = |args: &Args| dispatch::call(thread, self.number(), args, context);
         let Outcome::Value(now) = ids::given(self.name, args, made) else {
             unreachable!("what goes on elsewhere has no record")
         };
         let agree = match self.plan.class {
             Class::Repeat if makes_one(self.name) => now >= 0,
             Class::Repeat => true,
-            _ if kinds::makes_one(self.name, &self.args) => {
+            _ if kinds::makes_one(self.name, self.args) => {
                 now == result || (now >= 0 && result >= 0 && moves(now, result))
             }
             _ => now == result,
@@ -636,7 +636,7 @@ impl Of {
 
     /// Those that the call has written to memory, and made.
     fn descriptors(&self) -> Descriptors {
-        match kinds::makes_two(self.name, &self.args) {
+        match kinds::makes_two(self.name, self.args) {
             Some(at) => Descriptors::two(at),
             None if self.name == Sysno::recvmsg && self.plan.class == Class::Execute => {
                 let mut found = Descriptors::NONE;
@@ -649,7 +649,7 @@ impl Of {
 
     /// The arguments with which the call comes to what it came to.
     fn as_recorded(&self, result: isize) -> Args {
-        let mut args = self.args;
+        let mut args = *self.args;
         let [_, _, _, flags, ..] = args;
         let fixed = (MAP_FIXED | MAP_FIXED_NOREPLACE) as usize;
         if self.name == Sysno::mmap && flags & fixed == 0 && checked(result).is_ok() {
@@ -680,7 +680,7 @@ impl Of {
             }
             _ => {}
         }
-        kinds::follow(self.name, &self.args, value);
+        kinds::follow(self.name, self.args, value);
     }
 
     fn written(
@@ -692,7 +692,7 @@ impl Of {
         match self.plan.written {
             Some(piece) if result >= 0 => see(piece),
             Some(_) => Ok(()),
-            None => pieces::written(self.name, self.entry, &self.args, result, given, see),
+            None => pieces::written(self.name, self.entry, self.args, result, given, see),
         }
     }
 
@@ -700,7 +700,7 @@ impl Of {
     fn hash(&self, result: isize) -> Payload {
         let Ok(result) = checked(result) else { return Payload::Nothing };
         let mut hasher = Hasher::new();
-        if maps_code(self.name, &self.args) {
+        if maps_code(self.name, self.args) {
             hash_code(&mut hasher, result, self.args[1]);
             return Payload::Hash(hasher.hash() as u32);
         }
@@ -711,17 +711,17 @@ impl Of {
             hasher.add(unsafe { bytes(at, len) });
             Ok(())
         };
-        let _given = pieces::given(self.entry, &self.args, result, &mut add);
+        let _given = pieces::given(self.entry, self.args, result, &mut add);
         if self.plan.class == Class::Execute {
             let (name, given) = (self.name, Given::default());
             let result = result.cast_signed();
-            let _got = pieces::written(name, self.entry, &self.args, result, &given, &mut add);
+            let _got = pieces::written(name, self.entry, self.args, result, &given, &mut add);
         }
         if some { Payload::Hash(hasher.hash() as u32) } else { Payload::Nothing }
     }
 
     pub(super) fn differs(&self, turn: &mut Turn, difference: &Difference, context: &Context) -> ! {
-        let made = Made { number: self.number(), args: &self.args };
+        let made = Made { number: self.number(), args: self.args };
         let at = Where::of(context);
         turn.engine().differs(format_args!("the program makes: {made}\n  {difference}\n  at: {at}"))
     }
