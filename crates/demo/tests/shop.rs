@@ -1,8 +1,9 @@
 //! The shop without nodes: its clients find nothing wrong with it, and notice when it dies.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 use demo::clock::Bell;
@@ -23,7 +24,10 @@ struct Shop {
 impl Shop {
     fn open() -> Shop {
         use std::os::unix::process::CommandExt;
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Each has an address of its own: a port that was free for one test is not given to another one.
+        static SHOPS: AtomicU8 = AtomicU8::new(1);
+        let ip = Ipv4Addr::new(127, 0, 0, SHOPS.fetch_add(1, Relaxed));
+        let free = TcpListener::bind((ip, 0)).unwrap();
         let (at, dir) = (free.local_addr().unwrap(), tempfile::tempdir().unwrap());
         drop(free);
         let words = shop::command("a", dir.path(), at).unwrap();
