@@ -351,8 +351,8 @@ pub fn words_len(bytes: &[u8]) -> Option<usize> {
     rest.is_empty().then(len)
 }
 
-/// Writes `bytes` so to the beginning of `out`, which has room: as postcard does, which takes ten times as long.
-/// What is behind them.
+/// Writes `bytes` so to the beginning of `out`, which has room: as postcard does, but without a
+/// call for each of them. What is behind them.
 pub fn write_words<'a>(bytes: &[u8], out: &'a mut [u8]) -> &'a mut [u8] {
     const MORE: u32 = 0x80;
     let mut at = 0;

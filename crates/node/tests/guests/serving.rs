@@ -34,7 +34,7 @@ impl Running {
         kill(self.pid(), signal).expect("the server is there");
     }
 
-    pub fn end(mut self) -> ExitStatus {
+    pub fn end(&mut self) -> ExitStatus {
         let mut status = None;
         until("the server ends", || {
             status = self.0.try_wait().unwrap();
@@ -45,18 +45,22 @@ impl Running {
 }
 
 /// A server with all its processes, of which none is left over. Some of them leave their group.
-pub struct Family(Pid);
+pub struct Family {
+    /// Waited for as the last one: from then on its number, which is its group's, may be somebody else's.
+    first: Running,
+    has_ended: bool,
+}
 
 impl Family {
     /// Of one that was begun as the first of a group.
-    pub fn of(running: &Running) -> Family {
-        Family(running.pid())
+    pub fn of(first: Running) -> Family {
+        Family { first, has_ended: false }
     }
 
     /// Those that live.
     fn members(&self) -> Vec<Pid> {
         let all = parents();
-        let mut members = vec![self.0];
+        let mut members = vec![self.first.pid()];
         for at in 0.. {
             let Some(&parent) = members.get(at) else { break };
             members.extend(all.iter().filter(|(_, its)| *its == parent).map(|(child, _)| child));
@@ -66,15 +70,16 @@ impl Family {
     }
 
     /// Signals its first process, or kills all; and waits for the end of all.
-    pub fn end(&self, first: Running, with: Signal) -> ExitStatus {
+    pub fn end(mut self, with: Signal) -> ExitStatus {
         let members = self.members();
         match with {
             Signal::SIGKILL => self.kill(),
-            _ => first.signal(with),
+            _ => self.first.signal(with),
         }
-        let status = first.end();
         until("its processes end", || !members.iter().any(|&pid| lives(pid)));
-        status
+        self.kill_group();
+        self.has_ended = true;
+        self.first.end()
     }
 
     /// Kills them all at the same moment: none finds out that another one is there no more.
@@ -89,14 +94,20 @@ impl Family {
         for pid in stopped.into_iter().rev() {
             let _killed = kill(pid, Signal::SIGKILL);
         }
-        // Others, whose parents have ended.
-        let _killed = killpg(self.0, Signal::SIGKILL);
+        self.kill_group();
+    }
+
+    /// Those of them whose parents have ended.
+    fn kill_group(&self) {
+        let _killed = killpg(self.first.pid(), Signal::SIGKILL);
     }
 }
 
 impl Drop for Family {
     fn drop(&mut self) {
-        self.kill();
+        if !self.has_ended {
+            self.kill();
+        }
     }
 }
 

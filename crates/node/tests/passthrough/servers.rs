@@ -15,11 +15,10 @@ fn serves(set_up: fn(&Place) -> Server) {
     words.extend(server.command.iter().map(PathBuf::from));
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(place.work()).process_group(0);
-    let running = Running(command.spawn().unwrap());
-    let family = Family::of(&running);
+    let family = Family::of(Running(command.spawn().unwrap()));
     until("the server answers", &server.answers);
     (server.serves)();
-    server.end.expect(family.end(running, server.end.signal));
+    server.end.expect(family.end(server.end.signal));
 }
 
 macro_rules! tests {

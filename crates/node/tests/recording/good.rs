@@ -212,7 +212,7 @@ fn nginx_goes_on_for_real() {
     nginx.case.clear();
     let mut live = Command::new(env!("CARGO_BIN_EXE_steadfast"));
     live.arg("replay").arg(nginx.case.recording()).arg("--go-live");
-    let live = Running(live.spawn().unwrap());
+    let mut live = Running(live.spawn().unwrap());
     wait_for(nginx.at);
     for _ in 0..3 {
         nginx.serves();
@@ -228,7 +228,7 @@ fn nginx_goes_on_for_real() {
 fn nginx_under_load() {
     let nginx = Nginx::new();
     let case = &nginx.case;
-    let server = Running(case.alone().spawn().unwrap());
+    let mut server = Running(case.alone().spawn().unwrap());
     wait_for(nginx.at);
     at_once(|_| (0..5).for_each(|_| nginx.serves()));
     server.signal(Signal::SIGQUIT);
@@ -248,7 +248,7 @@ fn nginx_under_load() {
 fn threads_go_on_for_real() {
     let at = free_port();
     let case = Case::guest("workers", Linked::Dynamically, &[&at.port().to_string()]);
-    let server = Running(case.alone().spawn().unwrap());
+    let mut server = Running(case.alone().spawn().unwrap());
     wait_for(at);
     let answers = || -> Vec<[i64; 3]> {
         let numbers = |text: String| -> Vec<i64> {
@@ -262,7 +262,7 @@ fn threads_go_on_for_real() {
     server.end();
     let mut live = Command::new(env!("CARGO_BIN_EXE_steadfast"));
     live.arg("replay").arg(case.recording()).arg("--go-live");
-    let live = Running(live.spawn().unwrap());
+    let mut live = Running(live.spawn().unwrap());
     wait_for(at);
     let after = answers();
     let mut numbers: Vec<i64> = before.iter().chain(&after).map(|answer| answer[0]).collect();
@@ -332,7 +332,7 @@ fn a_replay_stops_where_it_is_told_to() {
     assert_eq!(case.record().status, Some(0));
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
     command.arg("replay").arg(case.recording()).args(["--stop-at", "30"]).stderr(Stdio::piped());
-    let replay = Running(command.spawn().unwrap());
+    let mut replay = Running(command.spawn().unwrap());
     let stopped = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", replay.0.id())).unwrap();
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))

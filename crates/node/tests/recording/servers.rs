@@ -18,20 +18,21 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn begin(set_up: fn(&Place) -> Server) -> (Recorded, Running) {
+    fn begin(set_up: fn(&Place) -> Server) -> (Recorded, Family) {
         let place = Place::new(free_port());
         let server = set_up(&place);
         copy(&place.work(), &place.path("before"));
         let mut command = plain();
         command.args(["record", "-o"]).arg(place.path("recording")).arg("--").args(&server.command);
         let recorded = Recorded { place, server };
-        let running = recorded.start(command);
-        (recorded, running)
+        let family = recorded.start(command);
+        (recorded, family)
     }
 
     /// Starts it in a group of its own: it may signal all of it, and it is killed as a whole.
-    fn start(&self, mut command: Command) -> Running {
-        Running(command.current_dir(self.place.work()).process_group(0).spawn().unwrap())
+    fn start(&self, mut command: Command) -> Family {
+        let first = command.current_dir(self.place.work()).process_group(0).spawn().unwrap();
+        Family::of(Running(first))
     }
 
     /// Clients get what they should.
@@ -61,11 +62,10 @@ fn plain() -> Command {
 
 /// Ended as its operator ends it, and replayed.
 fn is_replayed(set_up: fn(&Place) -> Server) {
-    let (recorded, running) = Recorded::begin(set_up);
-    let family = Family::of(&running);
+    let (recorded, family) = Recorded::begin(set_up);
     recorded.serves();
     let end = recorded.server.end;
-    end.expect(family.end(running, end.signal));
+    end.expect(family.end(end.signal));
     let whole = format!("to where it ended with status {}\n", end.status.unwrap_or(0));
     let killed = "there are no more: the program was killed, or still runs\n";
     for _ in 0..replays() {
@@ -79,17 +79,15 @@ fn is_replayed(set_up: fn(&Place) -> Server) {
 
 /// Killed with all its processes, and gone on with.
 fn goes_on(set_up: fn(&Place) -> Server) {
-    let (recorded, running) = Recorded::begin(set_up);
-    let family = Family::of(&running);
+    let (recorded, family) = Recorded::begin(set_up);
     recorded.serves();
-    family.end(running, Signal::SIGKILL);
+    family.end(Signal::SIGKILL);
     let mut live = recorded.replay(plain());
     live.arg("--go-live");
-    let live = recorded.start(live);
-    let family = Family::of(&live);
+    let family = recorded.start(live);
     recorded.serves();
     let end = recorded.server.end;
-    end.expect(family.end(live, end.signal));
+    end.expect(family.end(end.signal));
 }
 
 macro_rules! tests {

@@ -5,9 +5,10 @@
 //! waits for its turn. Programs that know of one have it wait in the kernel. Go's are such ones; its
 //! collector's sweeper waits for another sweeper so.
 
+use core::slice;
+
 use systable::Sysno;
 
-use crate::memory;
 use crate::sys::Args;
 
 /// Behind a call, if it is the one that asks for them: leaves the first one of them.
@@ -15,17 +16,10 @@ pub fn leave_one(name: Sysno, args: &Args, result: isize) {
     if name != Sysno::sched_getaffinity || result <= 0 {
         return;
     }
-    let mut is_found = false;
-    for at in (args[2]..).take(result.unsigned_abs()) {
-        let mut byte = [0];
-        // It was written a moment ago.
-        let written = memory::read_bytes(at, &mut byte).and_then(|()| {
-            let left = if is_found { 0 } else { byte[0] & byte[0].wrapping_neg() };
-            memory::write_bytes(at, &[left])
-        });
-        is_found |= byte[0] != 0;
-        if written.is_err() {
-            return;
-        }
+    // SAFETY: the kernel has written it a moment ago.
+    let set = unsafe { slice::from_raw_parts_mut(args[2] as *mut u8, result.unsigned_abs()) };
+    let first = set.iter().position(|&byte| byte != 0);
+    for (at, byte) in set.iter_mut().enumerate() {
+        *byte = if Some(at) == first { *byte & byte.wrapping_neg() } else { 0 };
     }
 }

@@ -15,7 +15,7 @@ pub fn redis(place: &Place) -> Server {
     let keeps = ["--save", "", "--appendonly", "yes"];
     let args = [&options[..], &keeps].concat();
     Server {
-        command: words("redis-server", "redis-tools", &args),
+        command: words("redis-server", "redis-server", &args),
         answers: Box::new(move || listens(at)),
         serves: Box::new(move || serves(at)),
         end: End::with(SIGTERM, 0),
