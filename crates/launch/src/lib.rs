@@ -6,6 +6,7 @@
 
 mod folder;
 mod trace;
+mod watch;
 
 use std::convert::Infallible;
 use std::env;
@@ -23,7 +24,7 @@ use nix::unistd::{AccessFlags, access, execveat};
 use runtime::config::{Config, MARK, NAME, Recorder, Way};
 use runtime::record::GROUP_LEN;
 
-use folder::Folder;
+use folder::{About, Folder};
 pub use trace::trace;
 
 /// Status of whoever cannot find the program to start.
@@ -64,25 +65,49 @@ pub fn record(folder: &Path, command: &[OsString]) -> anyhow::Result<Infallible>
     execute(&path, command, env::vars_os(), Some(recorder))
 }
 
-/// Becomes the program that was recorded in `folder`, and has it do what it did: from the beginning to the
-/// end, or until it has followed so many records, where it stops (SIGSTOP). With `live` it goes on for real
-/// where the recording ends.
+/// Has the program that was recorded in `folder` do what it did, from the beginning to the end. The status that
+/// says what has come of it: 0, if it did the same.
 ///
 /// # Errors
 /// There is no recording, or it cannot be replayed on this machine. What only the runtime finds out (it is
-/// damaged, the program does something else) it says on standard error, and ends with status 1.
-pub fn replay(folder: &Path, until: Option<u64>, live: bool) -> anyhow::Result<Infallible> {
-    let (about, records) = Folder::at(folder).open()?;
-    env::set_current_dir(&about.folder)
-        .with_context(|| format!("cannot go to {}, where it began", about.folder.display()))?;
-    let fd = keep(&records)?;
-    let group = group()?;
-    let way = Way::Replay { until, live };
-    let recorder = Recorder::new(fd.as_raw_fd(), group.as_raw_fd(), way);
-    let command: Vec<OsString> = about.command.into_iter().map(OsString::from).collect();
-    let environment =
-        about.environment.into_iter().map(|(name, value)| (name.into(), value.into()));
-    execute(&about.program, &command, environment, Some(recorder))
+/// damaged, the program does something else) it says on standard error, and the status is 1.
+pub fn replay(folder: &Path) -> anyhow::Result<u8> {
+    let replay = Replay::of(folder)?;
+    watch::watch(&replay.group, || replay.become_it(None, false))
+}
+
+/// Becomes the program that was recorded in `folder`, and has it do what it did: to the end, or until it has
+/// followed so many records, where it stops (SIGSTOP). With `live` it goes on for real where the recording ends.
+///
+/// # Errors
+/// As of [`replay`]; what the runtime finds out it ends with.
+pub fn become_replay(folder: &Path, until: Option<u64>, live: bool) -> anyhow::Result<Infallible> {
+    Replay::of(folder)?.become_it(until, live)
+}
+
+/// What a replay begins with.
+struct Replay {
+    about: About,
+    records: OwnedFd,
+    group: OwnedFd,
+}
+
+impl Replay {
+    fn of(folder: &Path) -> anyhow::Result<Replay> {
+        let (about, records) = Folder::at(folder).open()?;
+        Ok(Replay { about, records: keep(&records)?, group: group()? })
+    }
+
+    fn become_it(&self, until: Option<u64>, live: bool) -> anyhow::Result<Infallible> {
+        let About { folder, program, command, environment, .. } = &self.about;
+        env::set_current_dir(folder)
+            .with_context(|| format!("cannot go to {}, where it began", folder.display()))?;
+        let way = Way::Replay { until, live };
+        let recorder = Recorder::new(self.records.as_raw_fd(), self.group.as_raw_fd(), way);
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        execute(program, &command, environment, Some(recorder))
+    }
 }
 
 fn first(command: &[OsString]) -> anyhow::Result<&OsStr> {

@@ -191,6 +191,13 @@ pub struct ReplayArgs {
     pub go_live: bool,
 }
 
+impl ReplayArgs {
+    /// Whether it is watched to its end: nobody looks at the program, nor goes on with it.
+    fn is_whole(&self) -> bool {
+        self.stop_at.is_none() && !self.go_live
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct TraceArgs {
     /// The folder of the recording
@@ -247,7 +254,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lab(args) => return lab::run(args),
         Command::Passthrough(args) => match launch::passthrough(&args.command)? {},
         Command::Record(args) => match launch::record(&args.output, &args.command)? {},
-        Command::Replay(args) => match launch::replay(&args.folder, args.stop_at, args.go_live)? {},
+        Command::Replay(args) if args.is_whole() => return Ok(launch::replay(&args.folder)?.into()),
+        Command::Replay(args) => {
+            match launch::become_replay(&args.folder, args.stop_at, args.go_live)? {}
+        }
         Command::Trace(args) => launch::trace(&args.folder, &mut std::io::stdout().lock())?,
     }
     Ok(ExitCode::SUCCESS)

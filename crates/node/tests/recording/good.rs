@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::guests::serving::{CLIENTS, Running, at_once, free_port, listens, printed, until};
 use crate::guests::{self, Linked};
-use crate::{Case, replays, steadfast};
+use crate::{Case, Ended, replays, steadfast};
 use tempfile::TempDir;
 
 /// Records it, and replays it several times, each time from the beginning.
@@ -119,6 +119,22 @@ fn who_is_killed() {
     assert_eq!((guest.end().code(), killed), (Some(5), ROUNDS));
     for _ in 0..3 {
         case.replay().expect_whole(5);
+    }
+}
+
+/// Whoever replays it learns what has come of all of it: the first process has ended long before, or was killed.
+#[test]
+fn the_last_process_says_how_it_came_out() {
+    for end in ["exit 3", "kill -KILL $$"] {
+        let script = format!("(while kill -0 $$; do sleep 0.01; done; mkdir made; true) & {end}");
+        let case = Case::of("/bin/sh".into(), &["-c", &script]);
+        let recorded = case.record();
+        assert!(recorded.status != Some(0), "{recorded:?}");
+        case.replay().expect_whole(0);
+        case.clear();
+        std::fs::create_dir(case.work().join("made")).unwrap();
+        let other = Ended::of(steadfast().arg("replay").arg(case.recording()).output());
+        other.expect_refused("the replay is not what was recorded");
     }
 }
 

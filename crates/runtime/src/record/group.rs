@@ -5,7 +5,7 @@
 //! a program that is executed is told its descriptor.
 
 use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
@@ -29,6 +29,9 @@ struct Group {
 
 /// Bytes of it.
 pub const LEN: usize = page_up(size_of::<Group>());
+
+/// Where in it stands how turns are over: 32 bits, of which [`super::Over::of`] makes it.
+pub const OVER_AT: usize = offset_of!(Group, turns) + Turns::OVER_AT;
 
 const _: () = assert!(LEN <= GROUP.end - GROUP.start);
 

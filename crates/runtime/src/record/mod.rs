@@ -56,9 +56,10 @@ use stream::Stream;
 use turns::Ids;
 
 pub use engine::heir;
-pub use group::{FD as GROUP_FD, LEN as GROUP_LEN};
+pub use group::{FD as GROUP_FD, LEN as GROUP_LEN, OVER_AT};
 pub use kinds::{forget_table, table_for_child};
 pub use stream::FD as STREAM_FD;
+pub use turns::Over;
 
 const OFF: u8 = 0;
 const RECORD: u8 = 1;
@@ -69,7 +70,7 @@ const OVER: u8 = 3;
 static MODE: AtomicU8 = AtomicU8::new(OFF);
 
 /// Status of a replay that could not be brought to its end.
-const FAILED: i32 = 1;
+pub const FAILED: i32 = 1;
 
 /// How a program begins.
 pub struct Beginning {

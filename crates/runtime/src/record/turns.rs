@@ -12,6 +12,7 @@
 //! All of it lies in memory that the processes share, and begins as zeros.
 
 use core::cell::UnsafeCell;
+use core::mem::offset_of;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering::*, compiler_fence,
 };
@@ -149,6 +150,19 @@ pub enum Over {
     Fail = 4,
 }
 
+impl Over {
+    /// How, if they are over.
+    pub fn of(word: u32) -> Option<Over> {
+        match word {
+            0 => None,
+            1 => Some(Over::GoOn),
+            2 => Some(Over::Stuck),
+            3 => Some(Over::End),
+            _ => Some(Over::Fail),
+        }
+    }
+}
+
 /// What has become of who wanted the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -224,6 +238,9 @@ impl Turns {
         });
     }
 
+    /// Where in it its end stands.
+    pub(super) const OVER_AT: usize = offset_of!(Turns, over);
+
     /// Whether there was ever more than one thread.
     pub fn are_shared(&self) -> bool {
         self.shared.load(Relaxed)
@@ -231,13 +248,7 @@ impl Turns {
 
     /// How they have ended, if they have.
     pub fn over(&self) -> Option<Over> {
-        match self.over.load(Acquire) {
-            0 => None,
-            1 => Some(Over::GoOn),
-            2 => Some(Over::Stuck),
-            3 => Some(Over::End),
-            _ => Some(Over::Fail),
-        }
+        Over::of(self.over.load(Acquire))
     }
 
     /// Whoever has the turn comes from the program into the runtime. `false`: it has it no more.
