@@ -49,6 +49,7 @@ counters! {
     COUNT_DROP_FENCED => DropFenced "drop_fenced",
     COUNT_DROP_CRASHED => DropCrashed "drop_crashed",
     COUNT_DROP_STRANGER => DropStranger "drop_stranger",
+    COUNT_DROP_RETURNED => DropReturned "drop_returned",
     COUNT_ADOPT_STRAY => AdoptStray "adopt_stray",
     COUNT_ADOPT_OCCUPIED => AdoptOccupied "adopt_occupied",
     COUNT_ADOPT_REFUSED => AdoptRefused "adopt_refused",

@@ -65,12 +65,17 @@ static __always_inline bool park(struct flow *flow, const struct packet *p,
 /* Backup: log what must survive, then relay. */
 static __always_inline int tap(struct __sk_buff *skb, const struct packet *p,
 			       const struct flow_key *key, __u32 service, __u32 epoch,
-			       const struct share *share)
+			       const struct share *share, bool relayed)
 {
 	__u64 now = now_ns();
 	bool journal = now < share->journal_until_ns;
 	bool refused, parked;
 	struct flow *flow;
+
+	/* The peer sends a client's segment here to have it logged. Unlogged it does not go back: if the
+	 * peer does not serve either, a frame would go to and fro between the two for ever. */
+	if (relayed && !journal)
+		return drop(COUNT_DROP_RETURNED);
 
 	if (!checksum_good(skb, p))
 		return drop(COUNT_DROP_CHECKSUM);
@@ -318,7 +323,7 @@ static __always_inline int to_service(struct __sk_buff *skb, struct packet *p,
 	role = role_in(share);
 	switch (role.role) {
 	case ROLE_BACKUP:
-		return tap(skb, p, &key, service->id, role.epoch, share);
+		return tap(skb, p, &key, service->id, role.epoch, share, relayed);
 	case ROLE_PRIMARY:
 		return serve(skb, p, &key, service->id, role, relayed);
 	default:

@@ -303,6 +303,7 @@ enum counter {
 	COUNT_DROP_FENCED,	/* output after the lease had run out */
 	COUNT_DROP_CRASHED,	/* output of a crashed server (C4) */
 	COUNT_DROP_STRANGER,	/* service output that came in from somebody else than the peer */
+	COUNT_DROP_RETURNED,	/* sent here by the peer to be logged, while nothing is logged */
 	COUNT_ADOPT_STRAY,	/* forged segment that fits no flow under adoption */
 	COUNT_ADOPT_OCCUPIED,	/* no listener for a flow, or another socket in its place */
 	COUNT_ADOPT_REFUSED,	/* the kernel refused the flow's options */

@@ -219,9 +219,17 @@ scheme = "track"
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
             if Instant::now() >= deadline {
-                for host in ["a", "b", "x"] {
+                let hosts = ["x", "b", "a"];
+                for host in hosts {
                     let log = std::fs::read_to_string(self.lab.dir().join(format!("{host}.log")));
-                    eprintln!("--- {host}: {}\n{}", self.status(host), log.unwrap_or_default());
+                    eprintln!("--- log of {host}:\n{}", log.unwrap_or_default());
+                }
+                for host in hosts {
+                    let mut status = self.status(host);
+                    if let Some(Value::Object(counters)) = status.get_mut("counters") {
+                        counters.retain(|_, count| *count != 0);
+                    }
+                    eprintln!("--- status of {host}: {status}");
                 }
                 panic!("not within {PATIENCE:?}: {what}");
             }
