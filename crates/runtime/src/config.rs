@@ -37,6 +37,8 @@ pub struct Recorder {
     pub group: i32,
     /// The seat of the thread that has executed this program. 0: it is the first program.
     pub seat: u16,
+    /// The standard error of the first program: this one's may be closed. None: it is the first, or had none.
+    pub voice: Option<i32>,
     /// What is done with it.
     pub way: Way,
 }
@@ -58,7 +60,7 @@ pub enum Way {
 impl Recorder {
     /// Of a recording from its beginning.
     pub const fn new(fd: i32, group: i32, way: Way) -> Recorder {
-        Recorder { fd, group, seat: 0, way }
+        Recorder { fd, group, seat: 0, voice: None, way }
     }
 }
 
@@ -82,7 +84,7 @@ impl Config {
                 write!(word, ",program={program}")?;
             }
             let Some(recorder) = &self.recorder else { return Ok(()) };
-            let Recorder { fd, group, seat, way } = recorder;
+            let Recorder { fd, group, seat, voice, way } = recorder;
             match way {
                 Way::Record => write!(word, ",record={fd}")?,
                 Way::Replay { until, live } => {
@@ -95,7 +97,8 @@ impl Config {
                     }
                 }
             }
-            write!(word, ",group={group},seat={seat}")
+            write!(word, ",group={group},seat={seat}")?;
+            voice.map_or(Ok(()), |voice| write!(word, ",voice={voice}"))
         };
         write().expect("all numbers have room in a word");
         word
@@ -117,6 +120,7 @@ impl Config {
                     *none = Some(Recorder::new(number()?, -1, way));
                 }
                 ("group", Some(recorder)) => recorder.group = number()?,
+                ("voice", Some(recorder)) => recorder.voice = Some(number()?),
                 ("seat", Some(recorder)) => recorder.seat = value.parse().ok()?,
                 (name, Some(Recorder { way: Way::Replay { until, live }, .. })) => match name {
                     "until" => *until = Some(long()?),
@@ -156,7 +160,7 @@ mod tests {
     #[test]
     fn what_is_told_is_what_is_heard() {
         let of = |way| Recorder::new(i32::MAX, i32::MAX, way);
-        let far = |way| Recorder { seat: u16::MAX, ..of(way) };
+        let far = |way| Recorder { seat: u16::MAX, voice: Some(i32::MAX), ..of(way) };
         let until = Some(u64::MAX);
         let recorders = [
             None,

@@ -122,11 +122,12 @@ fn who_is_killed() {
     }
 }
 
-/// Whoever replays it learns what has come of all of it: the first process has ended long before, or was killed.
+/// Whoever replays it learns what has come of all of it, also from a program without standard error: the first
+/// process has ended long before, or was killed.
 #[test]
 fn the_last_process_says_how_it_came_out() {
     for end in ["exit 3", "kill -KILL $$"] {
-        let script = format!("(while kill -0 $$; do sleep 0.01; done; mkdir made; true) & {end}");
+        let script = format!("(while kill -0 $$; do sleep 0.01; done; mkdir made) 2>&- & {end}");
         let case = Case::of("/bin/sh".into(), &["-c", &script]);
         let recorded = case.record();
         assert!(recorded.status != Some(0), "{recorded:?}");

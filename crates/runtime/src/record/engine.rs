@@ -78,7 +78,8 @@ pub fn heir(thread: &Thread) -> Option<Recorder> {
     }
     let (fd, group) = (stream::FD.get()? as i32, group::FD.get()? as i32);
     kinds::leave();
-    Some(Recorder { fd, group, seat: thread.seat.get(), way: group::engine().way })
+    let voice = say::VOICE.get().map(|fd| fd as i32);
+    Some(Recorder { fd, group, seat: thread.seat.get(), voice, way: group::engine().way })
 }
 
 /// Says why, and ends the replay: all its processes.

@@ -37,7 +37,7 @@ use core::slice;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use linux_raw_sys::errno::EAGAIN;
-use linux_raw_sys::general::{F_DUPFD_CLOEXEC, SIGSEGV};
+use linux_raw_sys::general::{F_DUPFD, SIGSEGV};
 use recording::{Begin, End, Hasher, Head, Signal};
 use systable::Sysno;
 
@@ -142,7 +142,7 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
     let pid = ids::own_process();
     let stack = beginning.stack as u64;
     let begin = Begin { random, stack, code: code.hash(), pid: pid.cast_unsigned() };
-    let Recorder { fd, group, seat, way } = recorder;
+    let Recorder { fd, group, seat, voice, way } = recorder;
     let (fd, writes) = (fd as usize, way == Way::Record);
     if let Err(why) = group::join(group as usize) {
         say::die(FAILED, format_args!("cannot map what processes share: {}", Errno(why)));
@@ -175,14 +175,15 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
         // SAFETY: where the kernel has put others.
         unsafe { beginning.random.write(recorded.random) };
     }
-    keep_voice(fd);
+    keep_voice(voice, fd);
     tsc::allow(false);
 }
 
-/// A program that closes its standard error does not silence us.
-fn keep_voice(above: usize) {
+/// A program that closes its standard error does not silence us, nor those that it executes.
+fn keep_voice(inherited: Option<i32>, above: usize) {
     // SAFETY: a further descriptor of it.
-    if let Ok(fd) = unsafe { own!(fcntl, 2, F_DUPFD_CLOEXEC, above + 1) } {
+    let further = || unsafe { own!(fcntl, 2, F_DUPFD, above + 1) }.ok();
+    if let Some(fd) = inherited.map(|fd| fd as usize).or_else(further) {
         say::VOICE.set(fd);
     }
 }
