@@ -2,14 +2,13 @@
 //! first process, which may end long before the others, or be killed where it was killed.
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, bail};
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
+use nix::sys::uio::pread;
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::{ForkResult, Pid, fork};
 use runtime::record::{OVER_AT, Over};
@@ -26,7 +25,6 @@ pub fn watch(
     group: &impl AsFd,
     replay: impl FnOnce() -> anyhow::Result<Infallible>,
 ) -> anyhow::Result<u8> {
-    let group = group.as_fd().try_clone_to_owned().context("cannot keep what processes share")?;
     // Those whose parents have ended are waited for as well.
     prctl::set_child_subreaper(true)
         .context("cannot become the one who waits for all processes")?;
@@ -39,9 +37,7 @@ pub fn watch(
         ForkResult::Parent { child } => {
             let first = ends(child)?;
             let mut word = [0; 4];
-            File::from(group)
-                .read_exact_at(&mut word, OVER_AT as u64)
-                .context("cannot read how it ended")?;
+            pread(group, &mut word, OVER_AT as i64).context("cannot read how it ended")?;
             Ok(match (Over::of(u32::from_ne_bytes(word)), first) {
                 (Some(Over::End), _) => 0,
                 // It could not begin.
