@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use demo::clock::Bell;
@@ -101,9 +102,44 @@ fn leaving_clients() {
     stage.eventually("the next replies are held", || replies(&stage, "logged") >= before + 10);
 }
 
+/// Their gates open, some by themselves, some by order; nginx reads what is longer than its buffer in
+/// pieces, and asks how much is left.
+#[test]
+fn long_requests_are_answered_when_the_backup_is_gone() {
+    undisturbed(long_requests);
+}
+
+fn long_requests() {
+    const CONNECTIONS: usize = 32;
+    let stage = stage(MB);
+    let field = format!("Cookie: {}\r\n", "c".repeat(3000));
+    let (alone, field) = (&AtomicBool::new(false), &field);
+    thread::scope(|scope| {
+        for mut stream in (0..CONNECTIONS).map(|_| connect(&stage)) {
+            scope.spawn(move || {
+                while !alone.load(Relaxed) {
+                    ask_with(&mut stream, field, 1);
+                }
+                ask_with(&mut stream, field, 10);
+            });
+        }
+        let primary = stage.primary();
+        let status = || stage.status(primary);
+        stage.eventually("all are asking", || replies(&stage, "logged") > 1000);
+        stage.kill(other(primary), How::Host);
+        stage.eventually("the primary serves alone", || !status().duplex);
+        alone.store(true, Relaxed);
+    });
+}
+
 /// Asks for a small file again and again.
 fn ask(stream: &mut TcpStream, times: usize) {
-    let request = format!("GET {} HTTP/1.1\r\nHost: shop\r\n\r\n", Site::small_path(0));
+    ask_with(stream, "", times);
+}
+
+/// The same with further fields in the request's head.
+fn ask_with(stream: &mut TcpStream, fields: &str, times: usize) {
+    let request = format!("GET {} HTTP/1.1\r\nHost: shop\r\n{fields}\r\n", Site::small_path(0));
     let mut reply = vec![0; 64 * 1024];
     for _ in 0..times {
         stream.write_all(request.as_bytes()).unwrap();

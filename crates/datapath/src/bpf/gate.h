@@ -30,13 +30,14 @@ static __always_inline __u64 awake(void)
 	return BPF_RB_FORCE_WAKEUP;
 }
 
-static __always_inline void report(const struct flow_key *key, enum output_kind kind, __u32 seq)
+/* False: there was no place for it, which is counted. */
+static __always_inline bool report(const struct flow_key *key, enum output_kind kind, __u32 seq)
 {
 	struct output *output = bpf_ringbuf_reserve(&output_ring, sizeof(*output), 0);
 
 	if (!output) {
 		count(COUNT_EVENTS_LOST);
-		return;
+		return false;
 	}
 	output->kind = kind;
 	output->seq = seq;
@@ -45,6 +46,7 @@ static __always_inline void report(const struct flow_key *key, enum output_kind 
 	output->gated = 0;
 	output->key = *key;
 	bpf_ringbuf_submit(output, awake());
+	return true;
 }
 
 /* Is a connection that begins now to be held? While it has no backup it is simplex, and its output

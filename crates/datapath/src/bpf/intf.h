@@ -225,12 +225,13 @@ struct gate {
 	__u32 captured; /* what lies before it has been given to the daemon */
 	__u32 offered;	/* length of the last capture of a write, in bytes */
 	__u8 open;	/* everything may leave, nothing is captured any more */
+	__u8 opened;	/* by an order: TCP has been told, and writes take the ordinary way */
 	__u8 lost;	/* a write could not be captured: later ones are not either */
 	__u8 swallows;	/* born with output to be swallowed: the flow's entry says how much */
 	__u8 unread;	/* the server left bytes unread; reported, and nobody has rung since */
 	__u8 adopted;	/* its segments are judged by its flow's entry, too: none goes by the backup */
 	__u8 preceded;	/* something may have left before it was captured: see `ahead` */
-	__u8 pad[2];
+	__u8 pad;
 	__u32 whole;	/* the end of the latest reply that gate_out let go by way of the backup */
 	struct flow_key key;
 };

@@ -110,8 +110,9 @@ static __always_inline int carry_out(struct __sk_buff *skb, struct packet *p,
 		gate->released = edge;
 		moved = true;
 	}
-	if (order == ORDER_OPEN && !gate->open)
-		moved = opened = gate->open = 1;
+	/* Also of one that opened by itself: TCP may still wait, and the map makes FIONREAD lie. */
+	if (order == ORDER_OPEN && !gate->opened)
+		moved = opened = gate->open = gate->opened = 1;
 	repeat_client(&segment, socket);
 	bpf_sk_release(sk);
 	/* Said before. TCP must not hear of it again and again: each acknowledgement puts its probe of

@@ -150,18 +150,23 @@ int ring(struct bpf_iter__tcp *ctx)
 	struct gate *gate = NULL;
 	struct tcp_sock *tcp;
 	struct flow *flow;
+	bool reported;
 	int low_water;
 
 	if (!common)
 		return 0;
 	tcp = bpf_skc_to_tcp_sock(common);
-	if (!tcp || tcp->copied_seq == tcp->rcv_nxt)
+	if (!tcp)
 		return 0;
 	if (holding)
 		gate = bpf_sk_storage_get(&gates, tcp, NULL, 0);
-	if (gate && gate->unread) {
+	reported = gate && gate->unread;
+	/* Also of who has read the rest meanwhile: or what it leaves next would not be reported. */
+	if (reported)
 		gate->unread = 0;
-	} else {
+	if (tcp->copied_seq == tcp->rcv_nxt)
+		return 0;
+	if (!reported) {
 		key_of_socket(common, &key);
 		flow = bpf_map_lookup_elem(&flows, &key);
 		if (!flow || !flow->child)
@@ -203,13 +208,12 @@ int server_read(__u64 *context)
 	struct gate *gate = bpf_sk_storage_get(&gates, sk, NULL, 0);
 	struct tcp_sock *tcp;
 
-	if (!gate || is_open(gate) || gate->unread)
+	if (!gate || gate->opened || gate->unread)
 		return 0;
 	tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp || tcp->copied_seq == tcp->rcv_nxt)
 		return 0;
-	gate->unread = 1;
-	report(&gate->key, OUTPUT_UNREAD, 0);
+	gate->unread = report(&gate->key, OUTPUT_UNREAD, 0);
 	return 0;
 }
 
