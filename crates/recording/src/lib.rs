@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What a recording begins with; the last byte is the format's version.
-pub const MAGIC: [u8; 8] = *b"steadrc\x03";
+pub const MAGIC: [u8; 8] = *b"steadrc\x04";
 
 /// Bytes of the longest record without its payload.
 pub const MOST: usize = LENGTH + HEAD + CHECK;
@@ -45,6 +45,8 @@ pub enum Head {
     Time(Time),
     /// What follows is another thread's.
     Turn(Turn),
+    /// How late it is, by CLOCK_MONOTONIC in nanoseconds: now and then while timers run.
+    Now(u64),
     /// The process of this thread, which had not the turn, was killed some time before the call that follows.
     Killed(u16),
     /// It ends. The last record; of a program that was killed there is none.
@@ -587,7 +589,7 @@ mod tests {
         let time = Head::Time(Time { clock: 1, later: 4_000 });
         let (bytes, _) = written(&[(time, vec![])]);
         assert!(bytes.len() - MAGIC.len() <= 10, "{}", bytes.len());
-        assert_eq!(Records::of(b"steadrc\x02").err(), Some(Damage::Magic));
+        assert_eq!(Records::of(b"steadrc\x03").err(), Some(Damage::Magic));
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl SigInfo {
     }
 
     /// Of what the kernel comes to by itself.
-    pub fn of_kernel(signal: u32) -> SigInfo {
+    pub const fn of_kernel(signal: u32) -> SigInfo {
         let signal = signal.cast_signed();
         SigInfo { signal, errno: 0, code: SI_KERNEL, padding: 0, fields: [0; 14] }
     }

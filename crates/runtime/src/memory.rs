@@ -212,11 +212,15 @@ plain! {
     usize = 0,
     u64 = 0,
     u32 = 0,
-    [usize; 2] = [0; 2],
-    [u64; 11] = [0; 11],
     crate::sigset::SigSet = crate::sigset::SigSet(0),
     crate::process::Action = crate::process::Action::DEFAULT,
     crate::frame::AltStack = crate::frame::AltStack::NONE,
+    crate::frame::SigInfo = crate::frame::SigInfo::of_kernel(0),
+}
+
+// SAFETY: one next to the other.
+unsafe impl<T: Plain, const COUNT: usize> Plain for [T; COUNT] {
+    const ZERO: [T; COUNT] = [const { T::ZERO }; COUNT];
 }
 
 #[cfg(test)]

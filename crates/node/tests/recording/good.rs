@@ -5,6 +5,7 @@ use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use demo::find;
 use nix::sys::signal::{Signal, kill};
@@ -341,6 +342,51 @@ fn timers_go_on_for_real() {
         assert!(both[1].0 == both[0].0 + 1 && both[1].1 >= both[0].1, "{both:?}");
     }
     assert!(live.last().unwrap().1 >= first.1 + 3, "alarms go on: {live:?}");
+}
+
+/// What the guest says it has heard: alarms, signals of the other timer, and of the two descriptors'. Until
+/// `enough`; each with how long it took, from the first one on.
+fn beats(
+    mut command: Command,
+    enough: impl Fn(Duration, [u32; 4]) -> bool,
+) -> Vec<(Duration, [u32; 4])> {
+    let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = std::io::BufReader::new(running.0.stdout.take().unwrap()).lines();
+    let mut beats = Vec::new();
+    let mut begin = None;
+    loop {
+        let line = lines.next().expect("it goes on until it is killed").unwrap();
+        let words = line.strip_prefix("beat: ").unwrap_or_else(|| panic!("{line:?}"));
+        let heard: Vec<u32> = words.split(' ').map(|word| word.parse().unwrap()).collect();
+        let beat = (begin.get_or_insert_with(Instant::now).elapsed(), heard.try_into().unwrap());
+        beats.push(beat);
+        if enough(beat.0, beat.1) {
+            break;
+        }
+        assert!(beat.0 < Duration::from_secs(60), "{beat:?}");
+    }
+    running.signal(Signal::SIGKILL);
+    running.end();
+    beats
+}
+
+/// Each timer has the time left that it had; those that have fired for good do not fire again.
+#[test]
+fn timers_go_on_with_the_time_left() {
+    let case = Case::guest("remains", Linked::Dynamically, &[]);
+    let seconds = Duration::from_secs_f64;
+    let recorded = beats(case.alone(), |passed, _| passed > seconds(2.0));
+    let (passed, heard) = *recorded.last().unwrap();
+    assert_eq!(heard, [0, 1, 1, 1], "behind {passed:?}: the machine is too slow for this test");
+    let mut live = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    live.arg("replay").arg(case.recording()).arg("--go-live");
+    let live = beats(live, |_, [alarms, ..]| alarms > 0);
+    let (alarmed, heard) = *live.last().unwrap();
+    let is_near = |found: Duration, wanted: Duration| found.abs_diff(wanted) < seconds(0.7);
+    assert!(is_near(alarmed + passed, seconds(4.0)), "{passed:?} of 4 s had passed: {alarmed:?}");
+    assert_eq!(heard[1..3], [1, 1], "what has fired does not again");
+    let (ticked, _) = *live.iter().find(|(_, [.., every])| *every == 2).expect("one fires again");
+    assert!(is_near(ticked + passed, seconds(2.5)), "{passed:?} of 2.5 s had passed: {ticked:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::ends::kill_this;
 use super::group::{self, turns};
 use super::report::{self, Brief, Difference, SHOWN};
 use super::stream::{self, Stream};
-use super::timers::Timers;
+use super::timers::{self, Timers};
 use super::turns::{Over, Taken, Turns, Waited};
 use super::{FAILED, ids, kinds, tsc};
 use crate::config::{Recorder, Way};
@@ -42,7 +42,14 @@ pub struct Engine {
     way: Way,
     /// What a replayed program is told to be the number of the thread, or process, that it makes.
     pub told: Option<i32>,
+    /// Whether the program has ever set a timer.
+    has_timers: bool,
+    /// How late it was when that was recorded last: see [`timers::now`].
+    pub now: u64,
 }
+
+/// If timers run, how late it is is recorded with calls that may wait, but not more often than so.
+const APART: u64 = 1_000_000;
 
 /// Those of a replayed process.
 struct OwnTimers(UnsafeCell<Timers>);
@@ -66,7 +73,18 @@ pub fn timers() -> &'static mut Timers {
 pub fn make(way: Way, stream: Stream) {
     let last = [None; SHOWN];
     let clocks = Clocks::new();
-    group::put(Engine { stream, count: 0, unrecorded: 0, clocks, calls: 0, last, way, told: None });
+    group::put(Engine {
+        stream,
+        count: 0,
+        unrecorded: 0,
+        clocks,
+        calls: 0,
+        last,
+        way,
+        told: None,
+        has_timers: false,
+        now: 0,
+    });
     turns().begin();
 }
 
@@ -78,6 +96,12 @@ pub fn heir(thread: &Thread) -> Option<Recorder> {
     }
     let (fd, group) = (stream::FD.get()? as i32, group::FD.get()? as i32);
     kinds::leave();
+    if thread.has_process_alone() {
+        timers().execute();
+        group::leave(timers());
+    } else {
+        group::leave(&Timers::new());
+    }
     let voice = say::VOICE.get().map(|fd| fd as i32);
     Some(Recorder { fd, group, seat: thread.seat.get(), voice, way: group::engine().way })
 }
@@ -130,7 +154,7 @@ fn hears(thread: &Thread) {
         for number in 1..=SIGNALS {
             let _told = signal::tell_about(number, &thread.process().action(number));
         }
-        if !timers().start() {
+        if !timers().start(group::engine().now) {
             say::line(format_args!("it has more timers than could be started again"));
         }
     } else {
@@ -400,8 +424,32 @@ impl Turn {
         }
     }
 
+    /// Records how late it is, while the program has timers: if it goes on for real behind what is recorded,
+    /// each of them has the time left. `sets`: the next record is about one that is set.
+    pub fn tell_time(&mut self, sets: bool) {
+        let engine = self.engine();
+        engine.has_timers |= sets;
+        if !engine.has_timers {
+            return;
+        }
+        let now = timers::now();
+        if sets || now >= engine.now + APART {
+            // Without room the next record ends the recording, and what that one is about is not recorded yet.
+            let head = Head::Now(now);
+            if engine.stream.append(&head, 0, |_| {}).is_ok() {
+                engine.note(head);
+            }
+        }
+    }
+
+    /// Whether it does.
+    pub fn tells_time(&mut self) -> bool {
+        self.engine().has_timers
+    }
+
     /// The recording ends, and the program goes on.
     pub fn end(&mut self, how: End) {
+        self.tell_time(false);
         self.write_end(how);
         say::line(format_args!("the recording ends here: {}", Brief(Head::End(how))));
         self.goes_on(match how {
@@ -462,11 +510,22 @@ impl Engine {
         }
         self.last[self.count as usize % SHOWN] = Some(head);
         self.count += 1;
-        self.unrecorded = 0;
+        match head {
+            // A replay finds it in front of calls of which there is no record, wherever among them it was told.
+            Head::Now(now) => self.now = now,
+            _ => self.unrecorded = 0,
+        }
     }
 
-    /// The next record. `None`: there is none.
+    /// The next record that is about what the program does. `None`: there is none.
     pub fn peek(&mut self) -> Option<(Head, &'static [u8], Place)> {
+        while let Some((head @ Head::Now(_), _, place)) = self.next() {
+            self.go_on(head, place);
+        }
+        self.next()
+    }
+
+    fn next(&mut self) -> Option<(Head, &'static [u8], Place)> {
         let count = self.count;
         match self.stream.peek() {
             Ok(Ok(None)) => None,
@@ -508,7 +567,9 @@ impl Engine {
         }
         signal::block(SigSet::ALL.real());
         let temporary = signal.temporary.map(SigSet);
-        thread.defer_here(Deferred { info: SigInfo::of_bytes(payload), temporary });
+        let info = SigInfo::of_bytes(payload);
+        timers().heard(&info);
+        thread.defer_here(Deferred { info, temporary });
         self.go_on(head, place);
         true
     }

@@ -12,6 +12,7 @@ use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
 
 use super::engine::Engine;
 use super::kinds;
+use super::timers::Timers;
 use super::turns::Turns;
 use crate::fds::Own;
 use crate::layout::{GROUP, page_up};
@@ -25,6 +26,8 @@ struct Group {
     engine: UnsafeCell<MaybeUninit<Engine>>,
     /// What descriptors are, of a process that executes a program: see [`kinds`].
     kinds: [AtomicU8; kinds::MOST],
+    /// And its timers.
+    timers: UnsafeCell<MaybeUninit<Timers>>,
 }
 
 /// Bytes of it.
@@ -80,4 +83,16 @@ pub fn engine() -> &'static mut Engine {
 /// What descriptors are, of a process that executes a program. By whoever has the turn.
 pub fn kinds() -> &'static [AtomicU8; kinds::MOST] {
     &group().kinds
+}
+
+/// Leaves its timers to the program that this process is about to execute. By whoever has the turn.
+pub fn leave(timers: &Timers) {
+    // SAFETY: the caller has the turn.
+    unsafe { (*group().timers.get()).write(timers.clone()) };
+}
+
+/// Those that the program in front of this one has left. By whoever has the turn.
+pub fn timers() -> Timers {
+    // SAFETY: by the program's word that has told this one that it is recorded. The caller has the turn.
+    unsafe { (*group().timers.get()).assume_init_ref() }.clone()
 }

@@ -162,6 +162,7 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
         thread.seat.set(seat);
         stream::FD.set(fd);
         kinds::inherit();
+        *engine::timers() = group::timers();
         turns().dismiss_others(seat);
     }
     set_mode(if writes { RECORD } else { REPLAY });
@@ -272,6 +273,7 @@ pub fn delivered(thread: &'static Thread, deferred: &Deferred) {
         return;
     }
     let Some(mut turn) = Turn::enter(thread) else { return };
+    turn.tell_time(false);
     let signal = Signal {
         before: thread.not_made.get(),
         behind: turn.engine().unrecorded,

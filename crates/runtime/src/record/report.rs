@@ -62,6 +62,9 @@ impl Display for Brief {
             Head::Time(Time { clock: Clocks::OF_DAY, .. }) => f.write_str("gettimeofday"),
             Head::Time(Time { clock: Clocks::SECONDS, .. }) => f.write_str("time"),
             Head::Time(Time { clock, .. }) => write!(f, "clock_gettime({clock})"),
+            Head::Now(nanos) => {
+                write!(f, "{}.{:06} s", nanos / 1_000_000_000, nanos / 1000 % 1_000_000)
+            }
             Head::Turn(Turn { thread, left: Left::Killed }) => {
                 write!(f, "a process is killed, and thread {thread} goes on")
             }

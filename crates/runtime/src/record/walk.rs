@@ -17,6 +17,7 @@ use super::kinds::{self, Kind};
 use super::pieces::{self, Given, Piece};
 use super::placed::{Descriptors, connection, moves, nothing, stand_in};
 use super::report::{Difference, Made, Where};
+use super::timers;
 use super::turns::Ids;
 use super::waits::{self, Wait};
 use super::{command, ids, long, processors};
@@ -212,10 +213,11 @@ impl Of<'_> {
     }
 
     fn wait(&self) -> Wait {
-        match turns().are_shared() {
-            true => waits::of(self.name, self.plan.class, self.args),
-            false => Wait::No,
-        }
+        if turns().are_shared() { self.may_wait() } else { Wait::No }
+    }
+
+    fn may_wait(&self) -> Wait {
+        waits::of(self.name, self.plan.class, self.args)
     }
 
     fn make(&self, thread: &'static Thread, context: &mut Context) -> Outcome {
@@ -297,6 +299,10 @@ impl Of<'_> {
             return outcome;
         }
         processors::leave_one(self.name, self.args, result);
+        let sets = timers::sets(self.name) && result >= 0;
+        if sets || (turn.tells_time() && self.may_wait() != Wait::No) {
+            turn.tell_time(sets);
+        }
         self.write_down(&mut turn, result, &given);
         wait_for_vforked(&mut turn, thread);
         if !turn.is_over() && !followed {
@@ -547,7 +553,10 @@ impl Of<'_> {
         {
             let _no_more = thread.held.take(SigSet::default().with(signal as u32));
         }
-        engine::timers().follow(self.name, self.args);
+        if let Ok(result) = checked(result) {
+            let now = turn.engine().now;
+            engine::timers().follow(self.name, self.args, result, now);
+        }
         turn.engine().go_on(Head::Call(recorded), place);
         if let Some(child) = thread.vforked.take() {
             turn.must_give_way();
