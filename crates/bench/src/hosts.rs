@@ -20,7 +20,7 @@ use lab::{Host, Lab};
 use recording::{Head, Place};
 
 use crate::cost::cpu_us;
-use crate::load::closed_loop;
+use crate::load::closed_loop_awake;
 use crate::ready;
 use crate::twin::{Side, wait_for};
 
@@ -96,7 +96,7 @@ impl Server {
                 ready()?;
                 redis_benchmark(self.at(), if few { FEW_REQUESTS } else { REQUESTS })
             }
-            Server::Nginx => Ok(closed_loop(self.at(), FILE, CLIENTS, SPAN, ready)?.requests),
+            Server::Nginx => Ok(closed_loop_awake(self.at(), FILE, CLIENTS, SPAN, ready)?.requests),
         }
     }
 }
@@ -453,10 +453,15 @@ mod tests {
     #[test]
     fn records_are_counted_and_the_room_behind_them_is_not() {
         let mut bytes = vec![0; 3 * MOST];
-        let behind = Place::FIRST.write(&mut bytes, &Head::Tsc(7, 0), 3, |payload| payload.fill(1));
+        let payload = |out: &mut [u8]| {
+            out[..3].fill(1);
+            Some(3)
+        };
+        let behind = Place::FIRST.write(&mut bytes, &Head::Tsc(7, 0), 3, payload).unwrap();
         assert_eq!(end_of(Place::FIRST, &bytes).unwrap(), behind);
         let length = usize::try_from(behind.at - Place::FIRST.at).unwrap();
-        behind.write(&mut bytes[length..], &Head::End(End::Exited { status: 0 }), 0, |_| {});
+        let end = Head::End(End::Exited { status: 0 });
+        behind.write(&mut bytes[length..], &end, 0, |_| Some(0)).unwrap();
         let error = end_of(Place::FIRST, &bytes).unwrap_err().to_string();
         assert!(error.contains("it has ended"), "{error}");
         bytes[length / 2] ^= 1;

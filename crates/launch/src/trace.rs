@@ -78,15 +78,20 @@ impl Display for Line<'_> {
                 write!(f, "  \"{}\"{more} {} bytes", shown.escape_ascii(), payload.len())
             }
             Head::Call(Call { payload: Payload::Words, .. }) => {
-                let mut left = payload;
-                let mut words = core::iter::from_fn(|| {
-                    let mut word = [0; 4];
-                    left = read_words(left, &mut word)?;
-                    Some(u32::from_le_bytes(word))
-                });
+                let (mut left, mut shown) = (payload, 0);
                 f.write_str(" ")?;
-                words.by_ref().take(SHOWN / 4).try_for_each(|word| write!(f, " {word:x}"))?;
-                if words.next().is_some() { f.write_str(" …") } else { Ok(()) }
+                let mut group = [0; 16];
+                while shown < SHOWN
+                    && let Some(rest) = read_words(left, &mut group)
+                {
+                    let words = group.as_chunks::<4>().0;
+                    words
+                        .iter()
+                        .try_for_each(|word| write!(f, " {:x}", u32::from_le_bytes(*word)))?;
+                    shown += group.len();
+                    left = rest;
+                }
+                f.write_str(if left.is_empty() { "" } else { " …" })
             }
             Head::Call(Call { payload: Payload::Hash(hash), .. }) => {
                 write!(f, "  hash {hash:08x}")

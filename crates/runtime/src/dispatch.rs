@@ -8,6 +8,7 @@ use linux_raw_sys::errno::{EBADF, ENOSYS, EPERM};
 use linux_raw_sys::general::*;
 use systable::Sysno;
 
+use crate::calls::{Calls, calls};
 use crate::frame::{Context, SigInfo};
 use crate::layout::is_own;
 use crate::sigset::SigSet;
@@ -134,6 +135,8 @@ pub const fn is_made_as_it_is(name: Sysno) -> bool {
     !is_ours && !systable::entry(name).is_absent()
 }
 
+static MADE_AS_THEY_ARE: Calls = calls!(is_made_as_it_is);
+
 /// Makes a call, as it is or in the runtime's own way.
 pub fn call(thread: &'static Thread, number: usize, args: &Args, context: &mut Context) -> Outcome {
     let &[a, b, c, d, _, f] = args;
@@ -149,7 +152,11 @@ pub fn call(thread: &'static Thread, number: usize, args: &Args, context: &mut C
         }
     }
     let name = match Sysno::new(number) {
-        Some(name) if !is_made_as_it_is(name) => name,
+        Some(name) if fds::TOLD.contains(&name) => {
+            let is_own = fds::is_own(thread, a);
+            return if is_own { Outcome::Value(error(EBADF)) } else { made(number, args) };
+        }
+        Some(name) if !MADE_AS_THEY_ARE.has(name) => name,
         Some(name) if vdso::is_asked(context.registers.rip) => {
             // SAFETY: it says what time it is, or where the thread runs, and no filter of the program's is asked.
             return Outcome::Value(unsafe { sys::own(name, *args) });
@@ -188,7 +195,6 @@ pub fn call(thread: &'static Thread, number: usize, args: &Args, context: &mut C
         Sysno::rt_sigpending => masks::sigpending(thread, *args),
         Sysno::signalfd | Sysno::signalfd4 => masks::filtered(number, *args, 1, c),
         // The runtime's descriptor.
-        name if fds::TOLD.contains(&name) && fds::is_own(thread, a) => error(EBADF),
         Sysno::dup2 | Sysno::dup3 if fds::is_own(thread, a) => error(EBADF),
         Sysno::dup2 | Sysno::dup3 => {
             fds::make_room(thread, b);

@@ -53,7 +53,9 @@ pub const TOLD: [Sysno; 5] =
 
 /// Whether this is one of the runtime's own.
 pub fn is_own(thread: &Thread, fd: usize) -> bool {
-    own(thread).contains(&Some(fd))
+    // -1 is none.
+    let image = thread.process().image_fd.load(Relaxed) as usize;
+    fd != NONE && (fd == image || MOVABLE.iter().any(|own| fd == own.0.load(Relaxed)))
 }
 
 /// The image, and the others.

@@ -13,6 +13,7 @@
 
 pub mod altstack;
 pub mod birth;
+pub mod calls;
 pub mod config;
 pub mod dispatch;
 pub mod elf;

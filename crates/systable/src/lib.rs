@@ -138,4 +138,16 @@ impl Entry {
     pub const fn is_absent(&self) -> bool {
         matches!(self.rule, Rule::Always(Class::Refuse(Refusal::Absent)))
     }
+
+    /// Whether the call is about memory of the program's, other than paths.
+    pub const fn has_memory(&self) -> bool {
+        let mut arguments = self.arguments;
+        while let [first, rest @ ..] = arguments {
+            if matches!(first.shape, Shape::In(_) | Shape::Out(_) | Shape::InOut(_)) {
+                return true;
+            }
+            arguments = rest;
+        }
+        false
+    }
 }

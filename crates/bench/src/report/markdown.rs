@@ -118,8 +118,9 @@ pub const NOTES: [&str; 16] = [
      it; both are up for the whole row. Fifty clients ask over the host's own loopback, again as \
      soon as they are answered, so no cable's work makes what is added look smaller: \
      redis-benchmark sets and gets 3 bytes, a client of our own asks nginx, which has one worker, \
-     for 1 KiB. Processor time is that of the server's cgroup, so that of strace and rr is in \
-     their rows; that of the clients is in none.",
+     for 1 KiB. That client never sleeps: to wake it would be work of the server's, the more the \
+     slower it answers. Processor time is that of the server's cgroup, so that of strace and rr is \
+     in their rows; that of the clients is in none.",
     "The length of a recording is that of the records that a run has added, divided by its \
      requests. strace writes to /dev/null. rr needs the processor's performance counters, which \
      most virtual machines do not have.",

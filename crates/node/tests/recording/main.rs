@@ -80,10 +80,15 @@ impl Case {
     }
 
     fn trace(&self) -> String {
-        let trace = Ended::of(steadfast().arg("trace").arg(self.recording()).output());
-        assert_eq!(trace.status, Some(0), "{}", trace.says);
-        trace.prints
+        trace(&self.recording())
     }
+}
+
+/// A line for each record.
+fn trace(recording: &Path) -> String {
+    let trace = Ended::of(steadfast().arg("trace").arg(recording).output());
+    assert_eq!(trace.status, Some(0), "{}", trace.says);
+    trace.prints
 }
 
 /// What a command has come to.

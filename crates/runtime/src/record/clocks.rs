@@ -91,7 +91,7 @@ pub fn call(
         let value = question.ask()?;
         thread.not_made.set(false);
         let time = turn.engine().clocks.tell(question.clock, value);
-        turn.append(&Head::Time(time), 0, |_| {});
+        turn.append(&Head::Time(time));
         if !turn.is_over() {
             turn.yields(false);
         }

@@ -298,7 +298,7 @@ impl Turn {
             Taken::Again => turns().is_recorded(),
             Taken::From(left) => {
                 self.engine().calls = 0;
-                self.append(&Head::Turn(Next { thread, left }), 0, |_| {});
+                self.append(&Head::Turn(Next { thread, left }));
             }
             Taken::Away(thread) => self.end(End::Stuck { thread }),
             Taken::Killed(thread) => self.end(End::Killed { thread }),
@@ -342,7 +342,7 @@ impl Turn {
             && !self.is_over()
             && let Some(thread) = turns().killed()
         {
-            self.append(&Head::Killed(thread), 0, |_| {});
+            self.append(&Head::Killed(thread));
         }
     }
 
@@ -412,10 +412,20 @@ impl Turn {
         }
     }
 
-    /// Appends a record; if there is no room for it, the recording ends.
-    pub fn append(&mut self, head: &Head, length: usize, payload: impl FnOnce(&mut [u8])) {
+    /// Appends a record without a payload; if there is no room for it, the recording ends.
+    pub fn append(&mut self, head: &Head) {
+        self.append_with(head, 0, |_| Some(0));
+    }
+
+    /// The same with a payload: see [`Stream::append`].
+    pub fn append_with(
+        &mut self,
+        head: &Head,
+        expected: usize,
+        payload: impl FnMut(&mut [u8]) -> Option<usize>,
+    ) {
         let engine = self.engine();
-        match engine.stream.append(head, length, payload) {
+        match engine.stream.append(head, expected, payload) {
             Ok(()) => {
                 engine.note(*head);
                 turns().is_recorded();
@@ -436,7 +446,7 @@ impl Turn {
         if sets || now >= engine.now + APART {
             // Without room the next record ends the recording, and what that one is about is not recorded yet.
             let head = Head::Now(now);
-            if engine.stream.append(&head, 0, |_| {}).is_ok() {
+            if engine.stream.append(&head, 0, |_| Some(0)).is_ok() {
                 engine.note(head);
             }
         }
@@ -465,7 +475,7 @@ impl Turn {
 
     fn write_end(&mut self, how: End) {
         let engine = self.engine();
-        let _written = engine.stream.append(&Head::End(how), 0, |_| {});
+        let _written = engine.stream.append(&Head::End(how), 0, |_| Some(0));
         engine.stream.cut();
     }
 

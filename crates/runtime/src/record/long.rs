@@ -84,7 +84,7 @@ impl Of<'_> {
             if !turn.is_over() {
                 let (number, digest) = (self.number() as u16, self.digest());
                 let call = Call { number, digest, result: result as i64, payload: hash };
-                turn.append(&Head::Call(call), 0, |_| {});
+                turn.append(&Head::Call(call));
             }
             if !turn.is_over() {
                 turn.yields(false);

@@ -168,7 +168,7 @@ pub fn begin(thread: &'static Thread, recorder: Recorder, beginning: &Beginning)
     set_mode(if writes { RECORD } else { REPLAY });
     let mut turn = Turn::held(thread);
     if writes {
-        turn.append(&Head::Begin(begin), 0, |_| {});
+        turn.append(&Head::Begin(begin));
         ids::sits(thread, pid, None);
     } else {
         let recorded = turn.engine().check_beginning(&begin);
@@ -281,7 +281,10 @@ pub fn delivered(thread: &'static Thread, deferred: &Deferred) {
     };
     let info = deferred.info.bytes();
     let len = info.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    turn.append(&Head::Signal(signal), len, |out| out.copy_from_slice(&info[..len]));
+    turn.append_with(&Head::Signal(signal), len, |out| {
+        out.get_mut(..len)?.copy_from_slice(&info[..len]);
+        Some(len)
+    });
 }
 
 /// A fault of the program's that is none: it wanted to know the time.
@@ -296,7 +299,7 @@ pub fn reads_the_clock(thread: &'static Thread, info: &SigInfo, context: &mut Co
     };
     let read = if is_recording() {
         let (counter, processor) = tsc::read();
-        turn.append(&Head::Tsc(counter, processor), 0, |_| {});
+        turn.append(&Head::Tsc(counter, processor));
         (counter, processor)
     } else {
         if turn.stops() {

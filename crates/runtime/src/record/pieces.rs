@@ -6,6 +6,7 @@
 use linux_raw_sys::errno::EINTR;
 use systable::{Entry, Shape, Size, Sysno};
 
+use crate::calls::{Calls, calls};
 use crate::memory;
 use crate::sys::{Args, error};
 
@@ -34,8 +35,11 @@ pub struct Given {
 
 impl Given {
     /// Before the call is made.
-    pub fn read(entry: &Entry, args: &Args) -> Given {
+    pub fn read(name: Sysno, entry: &Entry, args: &Args) -> Given {
         let mut given = Given::default();
+        if !GIVEN.has(name) {
+            return given;
+        }
         for (i, argument) in entry.arguments.iter().enumerate() {
             match argument.shape {
                 Shape::Out(Size::At(at)) if args[usize::from(at)] != 0 => {
@@ -50,6 +54,20 @@ impl Given {
         given
     }
 }
+
+/// Whether such a call is given lengths.
+const fn is_given(name: Sysno) -> bool {
+    let mut arguments = systable::entry(name).arguments;
+    while let [first, rest @ ..] = arguments {
+        if matches!(first.shape, Shape::Out(Size::At(_) | Size::Message)) {
+            return true;
+        }
+        arguments = rest;
+    }
+    false
+}
+
+static GIVEN: Calls = calls!(is_given);
 
 /// A 32-bit number of the program's; what is not there is 0, and the call will say so.
 fn word(at: usize) -> usize {
@@ -232,7 +250,7 @@ mod tests {
 
     fn pieces(name: Sysno, args: Args, result: isize) -> std::vec::Vec<Piece> {
         let entry = systable::entry(name);
-        let given = Given::read(entry, &args);
+        let given = Given::read(name, entry, &args);
         let mut found = std::vec![];
         written(name, entry, &args, result, &given, &mut |piece| {
             found.push(piece);
@@ -258,7 +276,7 @@ mod tests {
         let (mut len, address) = (16u32, [0u8; 110]);
         let (at, to) = (&raw mut len as usize, address.as_ptr() as usize);
         let args = [3, to, at, 0, 0, 0];
-        let given = Given::read(systable::entry(Sysno::accept), &args);
+        let given = Given::read(Sysno::accept, systable::entry(Sysno::accept), &args);
         // It would have needed more.
         len = 110;
         let mut found = std::vec![];

@@ -79,23 +79,28 @@ impl Stream {
         self.place
     }
 
-    /// Appends a record; `payload` puts its `length` bytes where it is told.
+    /// Appends a record with about so many bytes of payload: see [`Place::write`].
     ///
     /// # Errors
     /// There is no room for it. The recording is as it was.
     pub fn append(
         &mut self,
         head: &Head,
-        length: usize,
-        payload: impl FnOnce(&mut [u8]),
+        expected: usize,
+        mut payload: impl FnMut(&mut [u8]) -> Option<usize>,
     ) -> Result<(), isize> {
-        let needed = MOST + length;
-        self.make_room(needed)?;
-        let at = STREAM.start + (self.place.at - WINDOW_FROM.load(Relaxed)) as usize;
-        // SAFETY: the window is mapped so far, and there is room for it in the file. Nobody else has it.
-        let out = unsafe { slice::from_raw_parts_mut(at as *mut u8, needed) };
-        self.place = self.place.write(out, head, length, payload);
-        Ok(())
+        let mut needed = MOST + if expected == 0 { 0 } else { expected.max(PAGE) };
+        loop {
+            self.make_room(needed)?;
+            let at = STREAM.start + (self.place.at - WINDOW_FROM.load(Relaxed)) as usize;
+            // SAFETY: the window is mapped so far, and there is room for it in the file. Nobody else has it.
+            let out = unsafe { slice::from_raw_parts_mut(at as *mut u8, needed) };
+            if let Some(place) = self.place.write(out, head, expected, &mut payload) {
+                self.place = place;
+                return Ok(());
+            }
+            needed *= 2;
+        }
     }
 
     /// The next record, and the place behind it; `None`: there is none any more.

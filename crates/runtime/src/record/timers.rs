@@ -66,7 +66,7 @@ pub fn now() -> u64 {
 }
 
 /// Whether a call sets a timer.
-pub fn sets(name: Sysno) -> bool {
+pub const fn sets(name: Sysno) -> bool {
     use Sysno::*;
     matches!(name, setitimer | alarm | timer_settime | timerfd_settime)
 }

@@ -6,9 +6,7 @@ use linux_raw_sys::errno::EINTR;
 use linux_raw_sys::general::{
     PROT_EXEC, SEEK_CUR, {MAP_FIXED, MAP_FIXED_NOREPLACE}, {MREMAP_FIXED, MREMAP_MAYMOVE, SIGKILL},
 };
-use recording::{
-    Call, End, Hasher, Head, Left, Payload, Place, digest, read_words, words_len, write_words,
-};
+use recording::{Call, End, Hasher, Head, Left, Payload, Place, digest, read_words, write_words};
 use systable::{Class, Entry, Refusal, Rule, Sysno};
 
 use super::engine::{self, Turn};
@@ -22,6 +20,7 @@ use super::turns::Ids;
 use super::waits::{self, Wait};
 use super::{command, ids, long, processors};
 use crate::birth::{self, Makes};
+use crate::calls::{Calls, calls};
 use crate::dispatch::{self, Outcome, before_signals};
 use crate::frame::Context;
 use crate::sigset::SigSet;
@@ -107,6 +106,9 @@ enum Kept {
 
 fn kept(name: Sysno, entry: &Entry, class: Class, args: &Args) -> Kept {
     match class {
+        Class::Output | Class::Execute if !entry.has_memory() && !maps_code(name, args) => {
+            Kept::Nothing
+        }
         // Where it is written is the runtime's affair.
         Class::Repeat if makes_one(name) => Kept::Nothing,
         Class::Emulate | Class::Repeat => Kept::Written,
@@ -145,6 +147,18 @@ fn makes_one(name: Sysno) -> bool {
 fn executes(name: Sysno) -> bool {
     [Sysno::execve, Sysno::execveat].contains(&name)
 }
+
+/// Calls with which there is more to do than their class says.
+const fn is_special(name: Sysno) -> bool {
+    use Sysno::*;
+    let makes_or_ends = matches!(
+        name,
+        clone | clone3 | fork | vfork | execve | execveat | exit | exit_group | wait4 | waitid
+    );
+    makes_or_ends || timers::sets(name) || matches!(name, recvmsg | sched_getaffinity)
+}
+
+static SPECIAL: Calls = calls!(is_special);
 
 /// A system call of a program that is recorded or replayed.
 pub fn call(
@@ -234,20 +248,22 @@ impl Of<'_> {
             turn.end(self.refused());
             return self.make(thread, context);
         }
-        if self.exits() {
+        let is_special = SPECIAL.has(self.name);
+        if is_special && self.exits() {
             return self.record_exit(turn, thread, context);
         }
-        if self.is_long() {
+        let wait = self.wait();
+        if self.is_long(wait) {
             return self.record_long(&mut turn, thread, context);
         }
-        let given = Given::read(self.entry, self.args);
+        let given = Given::read(self.name, self.entry, self.args);
         // Others have yet to know of it if this process is killed before there is a record.
         let makes = || {
             if self.is_repeated() {
                 turns().makes(self.number());
             }
         };
-        let outcome = match self.wait() {
+        let outcome = match wait {
             Wait::Apart => turn.apart(|| self.make(thread, context)),
             Wait::Inside(events) => {
                 match waits::until_ready(&mut turn, thread, self.name, self.args, events) {
@@ -259,7 +275,7 @@ impl Of<'_> {
                 }
             }
             // It looks at what only this thread has.
-            Wait::No if executes(self.name) || makes_one(self.name) => {
+            Wait::No if is_special && (executes(self.name) || makes_one(self.name)) => {
                 makes();
                 self.make(thread, context)
             }
@@ -270,7 +286,7 @@ impl Of<'_> {
         };
         let Outcome::Value(result) = outcome else { return outcome };
         thread.not_made.set(result == NOT_MADE);
-        if result == 0 && makes_one(self.name) {
+        if is_special && result == 0 && makes_one(self.name) {
             // The child: there is a record of it where its parent is.
             return outcome;
         }
@@ -279,29 +295,29 @@ impl Of<'_> {
             return outcome;
         }
         let fails = self.plan.fails_with.iter().any(|&errno| result == -(errno as isize));
-        let has_control =
-            self.name == Sysno::recvmsg && result >= 0 && pieces::has_control(self.args[1]);
-        let has_control = has_control && kinds::of(self.args[0]) != Kind::Inside;
-        if (self.plan.ends() && !fails) || has_control {
+        let ends = (self.plan.ends() && !fails) || (is_special && self.brings_control(result));
+        if ends {
             turn.end(self.refused());
             return outcome;
         }
         let followed =
             checked(result).is_err() || kinds::follow(self.name, self.args, result.cast_unsigned());
-        if self.is_buried(result) {
+        if is_special && self.is_buried(result) {
             let pid = self.waited_for(result);
             turns().bury(|real, _| real.process == pid);
         }
-        if waits::tells_of_ends(self.name, self.args, result) {
+        if result <= 0 && waits::tells_of_ends(self.name, self.args, result) {
             turn.finds_killed();
         }
         if turn.is_over() {
             return outcome;
         }
-        processors::leave_one(self.name, self.args, result);
-        let sets = timers::sets(self.name) && result >= 0;
+        let sets = is_special && result >= 0 && timers::sets(self.name);
         if sets || (turn.tells_time() && self.may_wait() != Wait::No) {
             turn.tell_time(sets);
+        }
+        if is_special {
+            processors::leave_one(self.name, self.args, result);
         }
         self.write_down(&mut turn, result, &given);
         wait_for_vforked(&mut turn, thread);
@@ -320,37 +336,36 @@ impl Of<'_> {
             Head::Call(Call { number, digest, result: result as i64, payload })
         };
         match kept(self.name, self.entry, self.plan.class, self.args) {
-            Kept::Nothing => turn.append(&call(Payload::Nothing), 0, |_| {}),
-            Kept::Hash => turn.append(&call(self.hash(result)), 0, |_| {}),
+            Kept::Nothing => turn.append(&call(Payload::Nothing)),
+            Kept::Hash => turn.append(&call(self.hash(result))),
             Kept::Written => {
-                let mut length = 0;
-                // SAFETY: the kernel has written to it a moment ago.
-                let written = |(from, len)| unsafe { bytes(from, len) };
                 let is_words = is_words(self.name);
-                let _counted = self.written(result, given, &mut |piece| {
-                    length += match is_words {
-                        true => words_len(written(piece)).expect("structures are of words"),
-                        false => piece.1,
-                    };
-                    Ok(())
-                });
-                let payload = match length {
-                    0 => Payload::Nothing,
-                    _ if is_words => Payload::Words,
-                    _ => Payload::Written,
+                let payload = if is_words { Payload::Words } else { Payload::Written };
+                // Most of what is long has come through a descriptor, and the result is how much.
+                let expected = match self.entry.rule {
+                    Rule::Descriptor { .. } if !is_words => {
+                        result.clamp(1, 1 << 16).cast_unsigned()
+                    }
+                    _ => 1,
                 };
-                turn.append(&call(payload), length, |mut out| {
-                    let _copied = self.written(result, given, &mut |piece| {
-                        let rest = core::mem::take(&mut out);
-                        out = if is_words {
-                            write_words(written(piece), rest)
-                        } else {
-                            let (to, rest) = rest.split_at_mut(piece.1);
-                            to.copy_from_slice(written(piece));
-                            rest
+                turn.append_with(&call(payload), expected, |out| {
+                    let (mut len, mut is_full) = (0, false);
+                    let _put = self.written(result, given, &mut |(from, piece)| {
+                        // SAFETY: the kernel has written to it a moment ago.
+                        let written = unsafe { bytes(from, piece) };
+                        let out = &mut out[len..];
+                        let put = match is_words {
+                            true => write_words(written, out),
+                            false => out.get_mut(..piece).map(|out| {
+                                out.copy_from_slice(written);
+                                piece
+                            }),
                         };
+                        is_full = put.is_none();
+                        len += put.ok_or(0isize)?;
                         Ok(())
                     });
+                    (!is_full).then_some(len)
                 });
             }
         }
@@ -386,10 +401,18 @@ impl Of<'_> {
     }
 
     /// Whether it is made in pieces.
-    fn is_long(&self) -> bool {
+    fn is_long(&self, wait: Wait) -> bool {
         self.plan.class == Class::Execute
-            && matches!(self.wait(), Wait::Inside(_))
+            && matches!(wait, Wait::Inside(_))
             && waits::is_too_long(self.name, self.args)
+    }
+
+    /// Whether it has brought more than bytes and an address from outside.
+    fn brings_control(&self, result: isize) -> bool {
+        self.name == Sysno::recvmsg
+            && result >= 0
+            && pieces::has_control(self.args[1])
+            && kinds::of(self.args[0]) != Kind::Inside
     }
 
     fn exits(&self) -> bool {
@@ -447,10 +470,10 @@ impl Of<'_> {
     }
 
     fn replay(&self, mut turn: Turn, thread: &'static Thread, context: &mut Context) -> Outcome {
-        if self.is_long() {
+        if self.is_long(self.wait()) {
             return self.replay_long(&mut turn, thread, context);
         }
-        let given = Given::read(self.entry, self.args);
+        let given = Given::read(self.name, self.entry, self.args);
         if self.wait() != Wait::No {
             turn.gives_way(Left::Before);
         }
