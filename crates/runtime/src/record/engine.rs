@@ -44,8 +44,6 @@ pub struct Engine {
     pub told: Option<i32>,
     /// Whether the program has ever set a timer.
     has_timers: bool,
-    /// How late it was when that was recorded last: see [`timers::now`].
-    pub now: u64,
 }
 
 /// If timers run, how late it is is recorded with calls that may wait, but not more often than so.
@@ -83,7 +81,6 @@ pub fn make(way: Way, stream: Stream) {
         way,
         told: None,
         has_timers: false,
-        now: 0,
     });
     turns().begin();
 }
@@ -154,7 +151,7 @@ fn hears(thread: &Thread) {
         for number in 1..=SIGNALS {
             let _told = signal::tell_about(number, &thread.process().action(number));
         }
-        if !timers().start(group::engine().now) {
+        if !timers().start(group::now().load(Relaxed)) {
             say::line(format_args!("it has more timers than could be started again"));
         }
     } else {
@@ -443,7 +440,7 @@ impl Turn {
             return;
         }
         let now = timers::now();
-        if sets || now >= engine.now + APART {
+        if sets || now >= group::now().load(Relaxed) + APART {
             // Without room the next record ends the recording, and what that one is about is not recorded yet.
             let head = Head::Now(now);
             if engine.stream.append(&head, 0, |_| Some(0)).is_ok() {
@@ -522,7 +519,7 @@ impl Engine {
         self.count += 1;
         match head {
             // A replay finds it in front of calls of which there is no record, wherever among them it was told.
-            Head::Now(now) => self.now = now,
+            Head::Now(now) => group::now().store(now, Relaxed),
             _ => self.unrecorded = 0,
         }
     }

@@ -6,7 +6,7 @@
 
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE};
 
@@ -24,6 +24,8 @@ struct Group {
     turns: Turns,
     is_made: AtomicBool,
     engine: UnsafeCell<MaybeUninit<Engine>>,
+    /// How late it was when that was recorded last: see [`super::timers::now`].
+    now: AtomicU64,
     /// What descriptors are, of a process that executes a program: see [`kinds`].
     kinds: [AtomicU8; kinds::MOST],
     /// And its timers.
@@ -78,6 +80,11 @@ pub fn engine() -> &'static mut Engine {
     assert!(group.is_made.load(Relaxed), "the first process has put it there");
     // SAFETY: it is there, and the caller has the turn.
     unsafe { (*group.engine.get()).assume_init_mut() }
+}
+
+/// How late it was when that was recorded last. Written by whoever has the turn.
+pub fn now() -> &'static AtomicU64 {
+    &group().now
 }
 
 /// What descriptors are, of a process that executes a program. By whoever has the turn.

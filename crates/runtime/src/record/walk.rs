@@ -1,6 +1,7 @@
 //! What becomes of a call: it is made and written down, or answered from the record and compared.
 
 use core::slice;
+use core::sync::atomic::Ordering::Relaxed;
 
 use linux_raw_sys::errno::EINTR;
 use linux_raw_sys::general::{
@@ -10,7 +11,7 @@ use recording::{Call, End, Hasher, Head, Left, Payload, Place, digest, read_word
 use systable::{Class, Entry, Refusal, Rule, Sysno};
 
 use super::engine::{self, Turn};
-use super::group::turns;
+use super::group::{self, turns};
 use super::kinds::{self, Kind};
 use super::pieces::{self, Given, Piece};
 use super::placed::{Descriptors, connection, moves, nothing, stand_in};
@@ -577,7 +578,7 @@ impl Of<'_> {
             let _no_more = thread.held.take(SigSet::default().with(signal as u32));
         }
         if let Ok(result) = checked(result) {
-            let now = turn.engine().now;
+            let now = group::now().load(Relaxed);
             engine::timers().follow(self.name, self.args, result, now);
         }
         turn.engine().go_on(Head::Call(recorded), place);
