@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::load::{Opened, closed_loop, connect_times, connections, downloads, latencies, uploads};
+use crate::load::{
+    Idle, Opened, closed_loop, connect_times, connections, downloads, latencies, uploads,
+};
 use crate::plan::{Depth, Experiment, Run, head};
 use crate::record::{Bar, Section};
 use crate::scheme::Scheme;
@@ -62,8 +64,9 @@ fn webstone(scheme: Scheme, clients: usize, link: u64, name: &str) -> Experiment
         .on(&format!("clients-{link}"), clients as f64);
     sides(vec![Column::Both(row)], Some(link), 0.45).experiment(move |twin, side| {
         let (at, span) = (twin.at(side, false), Duration::from_millis(400));
-        let served =
-            twin.client(side)?.in_netns(|| closed_loop(at, SMALL, clients, span, || Ok(())))??;
+        let served = twin
+            .client(side)?
+            .in_netns(|| closed_loop(at, SMALL, clients, Idle::Sleeps, span, || Ok(())))??;
         Ok(vec![served.requests as f64 / served.took.as_secs_f64()])
     })
 }
@@ -88,7 +91,7 @@ fn replies_of(scheme: Scheme, kib: usize) -> Experiment {
         let span = Duration::from_millis(300);
         let (times, served) = twin.client(side)?.in_netns(|| {
             let times = latencies(at, &path, span)?;
-            let served = closed_loop(at, &path, 16, span, || Ok(()))?;
+            let served = closed_loop(at, &path, 16, Idle::Sleeps, span, || Ok(()))?;
             anyhow::Ok((times, served))
         })??;
         Ok(vec![percentile(&times, 50.0), served.requests as f64 / served.took.as_secs_f64()])

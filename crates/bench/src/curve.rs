@@ -25,7 +25,7 @@ use demo::config::Roles;
 
 use crate::busy::REPLIES_KIB;
 use crate::failover::RETURN_S;
-use crate::load::{closed_loop, latencies, offered};
+use crate::load::{Idle, closed_loop, latencies, offered};
 use crate::plan::{Depth, Experiment, head};
 use crate::record::{Bar, Section};
 use crate::scheme::Scheme;
@@ -268,7 +268,7 @@ fn overload(scheme: Scheme, repetitions: usize) -> Experiment {
 /// Answers per second at each of [`OFFERED`].
 fn answered(twin: &Twin, side: Side) -> anyhow::Result<Vec<f64>> {
     let at = twin.at(side, false);
-    let served = closed_loop(at, SMALL, 50, OFFER_SPAN, || Ok(()))?;
+    let served = closed_loop(at, SMALL, 50, Idle::Sleeps, OFFER_SPAN, || Ok(()))?;
     let peak = served.requests as f64 / served.took.as_secs_f64();
     let ask = |times: u32| offered(at, SMALL, OFFERED_OVER, peak * f64::from(times), OFFER_SPAN);
     OFFERED.into_iter().map(ask).collect()

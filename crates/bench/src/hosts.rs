@@ -20,7 +20,7 @@ use lab::{Host, Lab};
 use recording::{Head, Place};
 
 use crate::cost::cpu_us;
-use crate::load::closed_loop_awake;
+use crate::load::{Idle, closed_loop};
 use crate::ready;
 use crate::twin::{Side, wait_for};
 
@@ -96,7 +96,10 @@ impl Server {
                 ready()?;
                 redis_benchmark(self.at(), if few { FEW_REQUESTS } else { REQUESTS })
             }
-            Server::Nginx => Ok(closed_loop_awake(self.at(), FILE, CLIENTS, SPAN, ready)?.requests),
+            Server::Nginx => {
+                let served = closed_loop(self.at(), FILE, CLIENTS, Idle::Looks, SPAN, ready)?;
+                Ok(served.requests)
+            }
         }
     }
 }

@@ -177,6 +177,16 @@ pub struct Served {
     pub client_us: f64,
 }
 
+/// What a client does until its answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// It sleeps.
+    Sleeps,
+    /// It looks again and again. To wake one that sleeps is work of whose answer it waits for, and how often it
+    /// sleeps depends on how fast the answers come: so of two servers the slower one would pay for that, too.
+    Looks,
+}
+
 /// `clients` connections, each asking again when it is answered, for `span`. Calls `ready` when
 /// all of them have had their first answer, right before the clock starts.
 ///
@@ -186,35 +196,14 @@ pub fn closed_loop(
     at: SocketAddr,
     path: &str,
     clients: usize,
+    idle: Idle,
     span: Duration,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Served> {
-    asking(at, path, clients, span, EpollTimeout::try_from(PATIENCE)?, ready)
-}
-
-/// The same with clients that never sleep. To wake one is work of whose answer it waits for, and how often one
-/// sleeps depends on how fast the answers come: so of two servers the slower one would pay for that, too.
-///
-/// # Errors
-/// A reply is not right.
-pub fn closed_loop_awake(
-    at: SocketAddr,
-    path: &str,
-    clients: usize,
-    span: Duration,
-    ready: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<Served> {
-    asking(at, path, clients, span, EpollTimeout::ZERO, ready)
-}
-
-fn asking(
-    at: SocketAddr,
-    path: &str,
-    clients: usize,
-    span: Duration,
-    sleep: EpollTimeout,
-    ready: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<Served> {
+    let sleep = match idle {
+        Idle::Sleeps => EpollTimeout::try_from(PATIENCE)?,
+        Idle::Looks => EpollTimeout::ZERO,
+    };
     let (epoll, mut open) = (Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, Vec::new());
     for number in 0..clients {
         open.push(Asking::open(at, path, &epoll, number as u64)?);
@@ -615,7 +604,8 @@ pub(crate) mod tests {
     #[test]
     fn clients_spend_processor_time() {
         let at = server(3, Duration::ZERO);
-        let served = closed_loop(at, "/", 3, Duration::from_millis(50), || Ok(())).unwrap();
+        let served =
+            closed_loop(at, "/", 3, Idle::Sleeps, Duration::from_millis(50), || Ok(())).unwrap();
         assert!(served.requests >= 3 && served.client_us > 0.0, "{served:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::cost::{cpu_us, sleeps};
-use crate::load::{closed_loop, download, latencies, upload};
+use crate::load::{Idle, closed_loop, download, latencies, upload};
 use crate::plan::{Depth, Experiment, head};
 use crate::record::{Bar, Head, Section};
 use crate::scheme::Scheme;
@@ -235,7 +235,7 @@ pub fn fifty_clients(
     let spent = || anyhow::Ok([cpu_us(server)?, of_backup()?, sleeps(server)?]);
     let mut before = [0.0; 3];
     let served = client.in_netns(|| {
-        closed_loop(at, path, 50, span, || {
+        closed_loop(at, path, 50, Idle::Sleeps, span, || {
             before = spent()?;
             Ok(())
         })
