@@ -93,12 +93,9 @@ pub fn heir(thread: &Thread) -> Option<Recorder> {
     }
     let (fd, group) = (stream::FD.get()? as i32, group::FD.get()? as i32);
     kinds::leave();
-    if thread.has_process_alone() {
-        timers().execute();
-        group::leave(timers());
-    } else {
-        group::leave(&Timers::new());
-    }
+    // Those here are its parent's, if it has no memory of its own.
+    let is_own = thread.has_process_alone();
+    group::leave(if is_own { timers().of_next() } else { Timers::new() });
     let voice = say::VOICE.get().map(|fd| fd as i32);
     Some(Recorder { fd, group, seat: thread.seat.get(), voice, way: group::engine().way })
 }

@@ -93,9 +93,9 @@ pub fn kinds() -> &'static [AtomicU8; kinds::MOST] {
 }
 
 /// Leaves its timers to the program that this process is about to execute. By whoever has the turn.
-pub fn leave(timers: &Timers) {
+pub fn leave(timers: Timers) {
     // SAFETY: the caller has the turn.
-    unsafe { (*group().timers.get()).write(timers.clone()) };
+    unsafe { (*group().timers.get()).write(timers) };
 }
 
 /// Those that the program in front of this one has left. By whoever has the turn.

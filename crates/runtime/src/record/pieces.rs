@@ -35,12 +35,12 @@ pub struct Given {
 
 impl Given {
     /// Before the call is made.
-    pub fn read(name: Sysno, entry: &Entry, args: &Args) -> Given {
+    pub fn read(name: Sysno, args: &Args) -> Given {
         let mut given = Given::default();
         if !GIVEN.has(name) {
             return given;
         }
-        for (i, argument) in entry.arguments.iter().enumerate() {
+        for (i, argument) in systable::entry(name).arguments.iter().enumerate() {
             match argument.shape {
                 Shape::Out(Size::At(at)) if args[usize::from(at)] != 0 => {
                     given.lengths[usize::from(at)] = word(args[usize::from(at)]);
@@ -250,7 +250,7 @@ mod tests {
 
     fn pieces(name: Sysno, args: Args, result: isize) -> std::vec::Vec<Piece> {
         let entry = systable::entry(name);
-        let given = Given::read(name, entry, &args);
+        let given = Given::read(name, &args);
         let mut found = std::vec![];
         written(name, entry, &args, result, &given, &mut |piece| {
             found.push(piece);
@@ -276,7 +276,7 @@ mod tests {
         let (mut len, address) = (16u32, [0u8; 110]);
         let (at, to) = (&raw mut len as usize, address.as_ptr() as usize);
         let args = [3, to, at, 0, 0, 0];
-        let given = Given::read(Sysno::accept, systable::entry(Sysno::accept), &args);
+        let given = Given::read(Sysno::accept, &args);
         // It would have needed more.
         len = 110;
         let mut found = std::vec![];

@@ -108,8 +108,8 @@ impl Timers {
             Sysno::close => self.forget(descriptor),
             Sysno::read | Sysno::readv if result == 8 => self.fired(|t| t.which == descriptor),
             Sysno::rt_sigtimedwait => match memory::read(second) {
-                Ok(info) if second != 0 => self.heard(&info),
-                _ => self.fired(|timer| timer.signal == result as u32),
+                Ok(info) => self.heard(&info),
+                Err(_) => self.fired(|timer| timer.signal == result as u32),
             },
             _ => {}
         }
@@ -128,11 +128,13 @@ impl Timers {
         }
     }
 
-    /// The program executes another one, which keeps some of them.
-    pub fn execute(&mut self) {
-        for slot in &mut self.timers {
+    /// Those that a program keeps which this one executes. Until then it has all of them: it may fail.
+    pub fn of_next(&self) -> Timers {
+        let mut next = self.clone();
+        for slot in &mut next.timers {
             slot.take_if(|timer| matches!(timer.which, Which::Posix(_)));
         }
+        next
     }
 
     /// Starts them. `now` is where the recording ends. `false`: there were too many.
@@ -273,9 +275,8 @@ mod tests {
         timers.follow(Sysno::timer_settime, &[0, 0, at, 0, 0, 0], 0, 0);
         timers.follow(Sysno::timerfd_settime, &[0, 0, at, 0, 0, 0], 0, 0);
         assert_eq!(count(&timers), 4);
-        let mut next = timers.clone();
-        next.execute();
-        assert_eq!(count(&next), 3, "the next program has those that have no number");
+        assert_eq!(count(&timers.of_next()), 3, "the next program has those that have no number");
+        assert_eq!(count(&timers), 4, "this one has all, if there is no next one");
         timers.follow(Sysno::timer_delete, &[0; 6], 0, 0);
         timers.follow(Sysno::timerfd_create, &[1, 0, 0, 0, 0, 0], 0, 0);
         assert_eq!((count(&timers), timers.has_more), (2, false));

@@ -257,7 +257,7 @@ impl Of<'_> {
         if self.is_long(wait) {
             return self.record_long(&mut turn, thread, context);
         }
-        let given = Given::read(self.name, self.entry, self.args);
+        let given = Given::read(self.name, self.args);
         // Others have yet to know of it if this process is killed before there is a record.
         let makes = || {
             if self.is_repeated() {
@@ -474,7 +474,7 @@ impl Of<'_> {
         if self.is_long(self.wait()) {
             return self.replay_long(&mut turn, thread, context);
         }
-        let given = Given::read(self.name, self.entry, self.args);
+        let given = Given::read(self.name, self.args);
         if self.wait() != Wait::No {
             turn.gives_way(Left::Before);
         }
